@@ -315,6 +315,9 @@ class EngineBesideModel(RuleBasedStateMachine):
                 assert record.count <= LIMITS.delivery_count_max
         assert engine.acquired_count == sum(record.state is ACQUIRED for record in model.records.values())
         assert engine.delivery_complete_count == sum(record.state in FINAL_STATES for record in model.records.values())
+        unsettled = {offset: record for offset, record in model.records.items() if record.state not in FINAL_STATES}
+        assert engine.oldest_due_offset == min(unsettled, default=model.end)
+        assert engine.redelivered_count == sum(record.count > (record.state is ACQUIRED) for record in unsettled.values())
         changes = sum(self.differ(offset) for offset in range(model.start + 1, model.end))
         assert len(rows) == changes + bool(model.records), "ranges are split only where the state changes"
 

@@ -15,8 +15,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.client.queue.working import receive
 from tidelog import __version__
 from tidelog.broker.metric_sources import SLOW_FOLLOWER
+from tidelog.client.queue import Queue
 from tidelog.config.broker import METRICS_LISTENER, METRICS_PARTITIONS
 from tidelog.deadletters.dead_letter import Depth, prometheus_text
 from tidelog.metrics.exposition import CONTENT_TYPE
@@ -93,10 +95,11 @@ def scrape(broker: Broker) -> Page:
 
 
 def use(broker: Broker) -> None:
-    """A bit of everything: produce, a transaction, a group that is behind, an error."""
+    """A bit of everything: produce, a transaction, a group that is behind, an error. A queue comes beside it."""
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     admin = AdminClient(address)
-    admin.create_topics([NewTopic("orders", 2)])["orders"].result(WAIT_SECONDS)
+    for created in admin.create_topics([NewTopic("orders", 2), NewTopic("resize-jobs", 1)]).values():
+        created.result(WAIT_SECONDS)
     producer = Producer({**address, "transactional.id": "tx", "transaction.timeout.ms": 600_000})
     producer.init_transactions(WAIT_SECONDS)
     producer.begin_transaction()
@@ -120,7 +123,12 @@ def use(broker: Broker) -> None:
 def broker() -> Iterator[Broker]:
     with Broker(configs={METRICS_LISTENER: "127.0.0.1:0", METRICS_PARTITIONS: "all"}) as broker:
         use(broker)
-        yield broker
+        with Queue(broker.bootstrap_servers, "resize-jobs") as queue:
+            for name in ("cat.png", "dog.png"):
+                queue.send(name).result()
+            (job,) = receive(queue, 1)
+            yield broker
+            job.ack()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,8 @@ def page(broker: Broker) -> Page:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         page = scrape(broker)
-        if page.has("tidelog_group_lag_seconds", group="billing") and page.has("tidelog_group_deletion_seconds"):
+        is_round = page.has("tidelog_group_lag_seconds", group="billing") and page.has("tidelog_share_oldest_seconds")
+        if is_round and page.has("tidelog_group_deletion_seconds"):
             return page
         assert time.monotonic() < deadline, "the lag of a group never came"
         time.sleep(0.2)
@@ -149,6 +158,8 @@ def test_what_clients_did_is_shown(page: Page) -> None:
     # Ten records and a marker; the open transaction's is above the end that the group may read.
     assert page.value("tidelog_log_end_offset", topic="orders", partition="1") == 11
     assert page.value("tidelog_group_lag_messages", group="billing", topic="orders", partition="1") == 7
+    assert page.value("tidelog_share_backlog", group="resize-jobs", topic="resize-jobs") == 2
+    assert page.value("tidelog_share_acquired", group="resize-jobs") == 1
     assert page.value("tidelog_transactions_open") == 1
     assert page.value("tidelog_transaction_oldest_seconds") > 0
     assert page.value("tidelog_log_open_transactions") == 1

@@ -5,13 +5,17 @@ offsets neither hold the loop nor take more than a small part of it. The offsets
 times of unread records are on disk; ``LagLookup`` looks them up on the executor, and only where a group has moved to another
 batch. The results are kept as figures of the last walk, which anybody may read at any time.
 
+Share groups have no committed offsets. In their place is the first message that is not settled, as the share coordinator knows it
+whether or not a member is there, so that a group is seen to fall behind when all its workers are gone. If a member is there, the
+leader knows which messages are not due yet, and the age is that of the first one that is.
+
 Nothing of this is stored: the figures are empty after a start, and rates are known after two walks. They cover the groups that
-this broker coordinates, in partitions whose log is here.
+this broker coordinates, and the states of share groups that it keeps, in partitions whose log is here.
 
 ``LagWarnings`` reports groups that are about to lose records, or have lost some.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,10 +31,12 @@ from tidelog.groups.lag import (
     RateWindow,
     RetentionFacts,
     SegmentFacts,
+    SettledOffsets,
     deletion_at_ms,
     measure_lag,
     next_unread,
     timestamp_within,
+    without_settled,
 )
 from tidelog.groups.records import OffsetCommitValue
 from tidelog.log import names
@@ -41,6 +47,8 @@ from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
 from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.ports.executor import Completion, Executor
+from tidelog.queues.records import SharePartitionKey
+from tidelog.queues.share_coordinator import ShareCoordinator
 from tidelog.records.header import BatchHeader
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.primitives import ZERO_UUID
@@ -326,6 +334,7 @@ PAUSE_MS = 30
 OFFSETS_MAX = 100_000
 
 Shards = Callable[[], Mapping[int, Shard[GroupCoordinator] | None]]
+ShareShards = Callable[[], Iterable[Shard[ShareCoordinator]]]
 
 
 class GroupFigures(NamedTuple):
@@ -340,13 +349,33 @@ class GroupFigures(NamedTuple):
     rebalance_ms_total: int
 
 
+class ShareSources(NamedTuple):
+    """What the monitor must know to follow share groups."""
+
+    shards: ShareShards
+    """The shards of the share coordinator here."""
+    topic_name: Callable[[bytes], str | None]
+    oldest_due_offset: Callable[[SharePartitionKey], int | None]
+    """The first offset that is neither settled nor delayed; None while nobody fetches from this broker."""
+
+
+class _Position(NamedTuple):
+    """Where a group is in a partition."""
+
+    committed_offset: int
+    next_offset: int
+    """The offset whose age counts: the committed one, or a later one of a share group whose first messages are delayed."""
+    settled: SettledOffsets | None = None
+
+
 class _Followed:
     """One committed offset: where it was, how fast it moves, and the batch that holds the next unread record."""
 
-    __slots__ = ("batch", "batch_of", "consumed", "figures", "walk")
+    __slots__ = ("batch", "batch_of", "consumed", "figures", "position", "walk")
 
-    def __init__(self, monotonic_ms: int, offset: int) -> None:
-        self.consumed = RateWindow(monotonic_ms, offset)
+    def __init__(self, monotonic_ms: int, position: _Position) -> None:
+        self.position = position
+        self.consumed = RateWindow(monotonic_ms, _consumed_offset(position))
         self.batch: BatchTimes | None = None
         # Identifies the last lookup: the log, how often it was truncated, how far it was compacted, and the offset.
         self.batch_of: tuple[PartitionLog, int, int | None, int] | None = None
@@ -354,12 +383,20 @@ class _Followed:
         self.walk = 0
 
 
+def _consumed_offset(position: _Position) -> int:
+    """What a rate is measured by: a share group makes progress with what it settles anywhere."""
+    return position.committed_offset + (0 if position.settled is None else position.settled.total)
+
+
+Offsets = dict[TopicPartition, _Followed]
+
+
 class _GroupTrack:
     __slots__ = ("figures", "offsets", "walk")
 
     def __init__(self, figures: GroupFigures) -> None:
         self.figures = figures
-        self.offsets: dict[TopicPartition, _Followed] = {}
+        self.offsets: Offsets = {}
         self.walk = 0
 
 
@@ -369,7 +406,6 @@ class _Unread(NamedTuple):
     group_id: str
     log: PartitionLog
     followed: _Followed
-    committed_offset: int
     offset: int
 
 
@@ -388,6 +424,8 @@ class LagMonitor:
         "_produced",
         "_scheduler",
         "_shards",
+        "_share_groups",
+        "_shares",
         "_steps",
         "_unread",
         "_walk",
@@ -403,6 +441,7 @@ class LagMonitor:
     def __init__(
         self,
         shards: Shards,
+        shares: ShareSources,
         logs: Mapping[TopicPartition, PartitionLog],
         compacted_offset: Callable[[PartitionLog], int | None],
         lookup: LagLookup,
@@ -414,6 +453,7 @@ class LagMonitor:
     ) -> None:
         """``compacted_offset`` returns the offset below which a log was compacted; None if it never was."""
         self._shards = shards
+        self._shares = shares
         self._logs = logs
         self._compacted_offset = compacted_offset
         self._lookup = lookup
@@ -423,6 +463,7 @@ class LagMonitor:
         self._scheduler = scheduler
         self._is_running = False
         self._groups: dict[str, _GroupTrack] = {}
+        self._share_groups: dict[str, Offsets] = {}
         self._produced: dict[PartitionLog, tuple[RateWindow, int]] = {}
         self._steps: Iterator[None] = iter(())
         self._unread: list[_Unread] = []
@@ -455,6 +496,11 @@ class LagMonitor:
         for track in list(self._groups.values()):
             figures = [followed.figures for followed in track.offsets.values() if followed.figures is not None]
             yield track.figures, figures
+
+    def each_share_group(self) -> Iterator[tuple[str, list[GroupPartitionLag]]]:
+        """The figures of share groups in the partitions whose state this broker keeps, with or without members."""
+        for group_id, offsets in list(self._share_groups.items()):
+            yield group_id, [followed.figures for followed in offsets.values() if followed.figures is not None]
 
     def groups(self) -> list[GroupFigures]:
         return [track.figures for track in self._groups.values()]
@@ -495,7 +541,7 @@ class LagMonitor:
                 compacted_offset = self._compacted_offset(one.log)
                 one.followed.batch = batch
                 one.followed.batch_of = (one.log, one.log.truncations, compacted_offset, one.offset)
-                self._measure(one.group_id, one.log, one.followed, one.committed_offset, batch)
+                self._measure(one.group_id, one.log, one.followed)
             self._scheduler.schedule(PAUSE_MS, lambda: self._go_on(began_ms))
 
         self._lookup.find([LagQuery(one.log, one.offset) for one in unread], found)
@@ -503,6 +549,26 @@ class LagMonitor:
     def _walk_all(self) -> Iterator[None]:
         """Walk over all offsets, pausing after each slice. What it holds across a pause may have changed, so it holds only copies
         and names."""
+        yield from self._walk_groups()
+        yield from self._walk_share_groups()
+        if self._unread:
+            yield
+
+    def _walk_share_groups(self) -> Iterator[None]:
+        left = SLICE_OFFSETS
+        for shard in list(self._shares.shards()):
+            for key in shard.machine.keys() if shard.machine is not None else ():
+                if shard.machine is not None:
+                    self._look_at_share(shard.machine, key)
+                left -= 1
+                if left <= 0:
+                    left = SLICE_OFFSETS
+                    yield
+        self._share_groups = {
+            group_id: kept for group_id, offsets in self._share_groups.items() if (kept := self._walked(offsets))
+        }
+
+    def _walk_groups(self) -> Iterator[None]:
         left = SLICE_OFFSETS
         for index in list(self._shards()):
             shard = self._shards().get(index)
@@ -523,8 +589,6 @@ class LagMonitor:
                 if left <= 0:
                     left = SLICE_OFFSETS
                     yield
-        if self._unread:
-            yield
 
     def _track(self, group: Group) -> _GroupTrack:
         figures = GroupFigures(
@@ -544,24 +608,41 @@ class LagMonitor:
 
     def _look_at(self, group_id: str, track: _GroupTrack, topic: str, partition: int, value: OffsetCommitValue) -> None:
         log = self._logs.get((topic, partition))
-        if log is None or log.offline_reason is not None or value.topic_id not in (ZERO_UUID, log.topic_id):
+        if log is not None and value.topic_id in (ZERO_UUID, log.topic_id):
+            self._follow(group_id, track.offsets, log, _Position(value.offset, value.offset))
+
+    def _look_at_share(self, machine: ShareCoordinator, key: SharePartitionKey) -> None:
+        topic = self._shares.topic_name(key.topic_id)
+        log = None if topic is None else self._logs.get((topic, key.partition))
+        progress = None if log is None else machine.progress(key, log.log_start_offset)
+        if log is None or progress is None or key.topic_id != log.topic_id:
+            return
+        start_offset, settled, settled_lost = progress
+        oldest = self._shares.oldest_due_offset(key)
+        position = _Position(start_offset, start_offset if oldest is None else oldest, SettledOffsets(settled, settled_lost))
+        self._follow(key.group_id, self._share_groups.setdefault(key.group_id, {}), log, position)
+
+    def _follow(self, group_id: str, offsets: Offsets, log: PartitionLog, position: _Position) -> None:
+        if log.offline_reason is not None:
             return
         if self._count >= OFFSETS_MAX:
             self.not_followed += 1
             return
         self._count += 1
         monotonic_ms = self._clock.monotonic_ms()
-        followed = track.offsets.get((topic, partition))
+        which = log.topic, log.partition
+        followed = offsets.get(which)
         if followed is None:
-            followed = track.offsets[topic, partition] = _Followed(monotonic_ms, value.offset)
+            followed = offsets[which] = _Followed(monotonic_ms, position)
         followed.walk = self._walk
-        followed.consumed.observe(monotonic_ms, value.offset)
+        followed.position = position
+        followed.consumed.observe(monotonic_ms, _consumed_offset(position))
         self._observe_produced(log, monotonic_ms)
-        offset = next_unread(value.offset, log.log_start_offset, log.high_watermark)
+        offset = next_unread(position.next_offset, log.log_start_offset, log.high_watermark)
         if offset is None or self._is_known(followed, log, offset):
-            self._measure(group_id, log, followed, value.offset, followed.batch)
+            self._measure(group_id, log, followed)
         else:
-            self._unread.append(_Unread(group_id, log, followed, value.offset, offset))
+            self._unread.append(_Unread(group_id, log, followed, offset))
 
     def _observe_produced(self, log: PartitionLog, monotonic_ms: int) -> None:
         window, walk = self._produced.get(log, (None, 0))
@@ -581,18 +662,17 @@ class LagMonitor:
         is_within = from_offset <= offset <= followed.batch.last_offset
         return is_same and is_within and all(self._lookup.is_warm(segment) for segment in segments_of(log, offset))
 
-    def _measure(
-        self, group_id: str, log: PartitionLog, followed: _Followed, committed_offset: int, batch: BatchTimes | None
-    ) -> None:
+    def _measure(self, group_id: str, log: PartitionLog, followed: _Followed) -> None:
         now_ms = self._clock.now_ms()
-        offset = next_unread(committed_offset, log.log_start_offset, log.high_watermark)
+        position, batch = followed.position, followed.batch
+        offset = next_unread(position.next_offset, log.log_start_offset, log.high_watermark)
         produced = self._produced[log][0].per_second
         figures = measure_lag(
             group_id,
             log.topic,
             log.partition,
             now_ms=now_ms,
-            committed_offset=committed_offset,
+            committed_offset=position.committed_offset,
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,
             next_timestamp_ms=None if offset is None or batch is None else timestamp_within(batch, offset),
@@ -602,6 +682,10 @@ class LagMonitor:
             produced_per_second=produced,
             warning_seconds=self._warning_seconds,
         )
+        if position.settled is not None:
+            figures = without_settled(figures, position.settled)
+            if offset is None:
+                figures = figures._replace(lag_seconds=0.0)
         followed.figures = figures
         if figures.is_losing:
             self._losing.setdefault(group_id, []).append(figures)
@@ -611,8 +695,13 @@ class LagMonitor:
             self._compacted[group_id] = None
 
     def _forget_old_offsets(self, track: _GroupTrack) -> None:
-        if any(followed.walk != self._walk for followed in track.offsets.values()):
-            track.offsets = {key: followed for key, followed in track.offsets.items() if followed.walk == self._walk}
+        track.offsets = self._walked(track.offsets)
+
+    def _walked(self, offsets: Offsets) -> Offsets:
+        """Those that this walk has come by."""
+        if all(followed.walk == self._walk for followed in offsets.values()):
+            return offsets
+        return {key: followed for key, followed in offsets.items() if followed.walk == self._walk}
 
     def _end(self) -> None:
         self._groups = {group_id: track for group_id, track in self._groups.items() if track.walk == self._walk}
@@ -625,8 +714,18 @@ class LagMonitor:
 
 
 def make_lag_monitor(broker: "BrokerNode", disk: Disk, executor: Executor) -> LagMonitor:
+    def topic_name(topic_id: bytes) -> str | None:
+        topic = broker.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def oldest_due_offset(key: SharePartitionKey) -> int | None:
+        leader = broker.share_sessions.share_partitions.find_existing(*key)
+        engine = None if leader is None else leader.engine
+        return None if engine is None else engine.oldest_due_offset
+
     return LagMonitor(
         broker.coordinators.groups.shards,
+        ShareSources(lambda: broker.coordinators.share_states.service.runtime, topic_name, oldest_due_offset),
         broker.directory.logs,
         broker.directory.cleaner.first_dirty_offset,
         LagLookup(disk, executor, broker.report),

@@ -4,7 +4,7 @@ Every value is read from its owner when somebody asks for the metrics. Nothing i
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.client_metrics import VALUES_MAX as CLIENT_VALUES_MAX
@@ -14,6 +14,7 @@ from tidelog.broker.share_metrics import add_share_metrics
 from tidelog.config.broker import METRICS_PARTITIONS
 from tidelog.config.listeners import ListenerRole
 from tidelog.coordinator.shard import ShardState
+from tidelog.groups.lag import GroupPartitionLag
 from tidelog.metrics.histogram import COUNTS, NANOSECONDS_PER_SECOND, SECONDS, SECONDS_COARSE
 from tidelog.metrics.labelled import OTHER
 from tidelog.metrics.registry import Description, Kind, Registry, Rest, Sample
@@ -433,7 +434,7 @@ def _collect_commits(broker: "BrokerNode") -> Iterator[Sample]:
     yield PASS, (), statistics.pass_ns.value(SECONDS)
 
 
-_COORDINATORS_MAX = 2
+_COORDINATORS_MAX = 3
 
 SHARDS = Description(
     "tidelog_coordinator_shards",
@@ -480,6 +481,7 @@ def _collect_shards(broker: "BrokerNode") -> Iterator[Sample]:
     coordinators = broker.coordinators
     yield from _of_coordinator("groups", coordinators.groups)
     yield from _of_coordinator("transactions", coordinators.transactions)
+    yield from _of_coordinator("shares", coordinators.share_states.service)
 
 
 def _of_coordinator(name: str, service: CoordinatorService[Any]) -> Iterator[Sample]:
@@ -587,10 +589,7 @@ def _collect_groups(broker: "BrokerNode") -> Iterator[Sample]:
         yield MEMBERS, labels, group.members
         yield REBALANCES, labels, group.rebalances
         yield REBALANCE_SECONDS, labels, group.rebalance_ms_total / 1000
-        yield LOST, labels, sum(one.lost_messages for one in offsets)
-        deletions = [one.deletion_seconds for one in offsets if one.deletion_seconds is not None]
-        if deletions:
-            yield DELETION, labels, min(deletions)
+        yield from _of_retention(group.group_id, offsets)
         seconds: dict[tuple[str, str, str], float] = {}
         for one in offsets:
             place = (one.group_id, one.topic, label(one.topic, one.partition))
@@ -600,8 +599,17 @@ def _collect_groups(broker: "BrokerNode") -> Iterator[Sample]:
                 seconds[place] = max(seconds.get(place, 0.0), one.lag_seconds)
         for place, worst in seconds.items():
             yield LAG_SECONDS, place, worst
+    for group_id, offsets in broker.lag.each_share_group():
+        yield from _of_retention(group_id, offsets)
     for state, count in states.items():
         yield GROUPS, (state,), count
+
+
+def _of_retention(group_id: str, offsets: Sequence[GroupPartitionLag]) -> Iterator[Sample]:
+    yield LOST, (group_id,), sum(one.lost_messages for one in offsets)
+    deletions = [one.deletion_seconds for one in offsets if one.deletion_seconds is not None]
+    if deletions:
+        yield DELETION, (group_id,), min(deletions)
 
 
 QUOTA_KEYS_MAX = 5

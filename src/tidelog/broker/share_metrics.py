@@ -1,22 +1,26 @@
-"""The metrics of share groups on this broker: of the partitions that it leads, while members fetch from them."""
+"""The metrics of share groups on this broker.
+
+What is not settled, and for how long, comes from the states that this broker keeps as the share coordinator, so it is known with
+or without members. What members hold, and what is delayed, only the leader of a partition knows, while members fetch from it.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidelog.metrics.registry import Description, Kind, Registry, Sample
+from tidelog.metadata.topics import SHARE_STATES_TOPIC
+from tidelog.metrics.registry import Description, Kind, Registry, Rest, Sample
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import BrokerNode
 
 GROUPS_MAX = 200
 
+# A group reads few topics.
+QUEUES_MAX = 500
+
 ACQUIRED = Description(
     "tidelog_share_acquired", Kind.GAUGE, "Records that members of a share group hold.", ("group",), GROUPS_MAX
 )
-BACKLOG = Description(
-    "tidelog_share_backlog", Kind.GAUGE, "Records that a share group has not settled, held ones included.", ("group",), GROUPS_MAX
-)
-
 DELAYED = Description(
     "tidelog_share_delayed",
     Kind.GAUGE,
@@ -24,11 +28,34 @@ DELAYED = Description(
     ("group",),
     GROUPS_MAX,
 )
+REDELIVERED = Description(
+    "tidelog_share_redelivered",
+    Kind.GAUGE,
+    "Records that a share group has not settled, and whose first delivery has failed.",
+    ("group",),
+    GROUPS_MAX,
+)
+BACKLOG = Description(
+    "tidelog_share_backlog",
+    Kind.GAUGE,
+    "Records that a share group has not settled, held and delayed ones included.",
+    ("group", "topic"),
+    QUEUES_MAX,
+)
+OLDEST = Description(
+    "tidelog_share_oldest_seconds",
+    Kind.GAUGE,
+    "Age of the oldest record that a share group has not settled; while members fetch, of the oldest one that is due.",
+    ("group", "topic"),
+    QUEUES_MAX,
+    Rest.MAX,
+)
 
 
 def add_share_metrics(registry: Registry, broker: "BrokerNode") -> None:
     shares = broker.share_sessions.share_partitions
-    registry.add([ACQUIRED, BACKLOG, DELAYED], lambda: _collect(broker))
+    registry.add([ACQUIRED, DELAYED, REDELIVERED], lambda: _collect_leaders(broker))
+    registry.add([BACKLOG, OLDEST], lambda: _collect_backlog(broker))
     registry.add_value(
         Kind.GAUGE, "tidelog_share_sessions", "Members of share groups that fetch here.", lambda: len(broker.share_sessions)
     )
@@ -53,10 +80,30 @@ def add_share_metrics(registry: Registry, broker: "BrokerNode") -> None:
         "Dead letters that share groups have written.",
         lambda: shares.dead_letter_count,
     )
+    registry.add_value(
+        Kind.GAUGE,
+        "tidelog_share_state_bytes",
+        "Size of the logs with the states of share groups that this broker leads.",
+        lambda: _state_bytes(broker),
+    )
 
 
-def _collect(broker: "BrokerNode") -> Iterator[Sample]:
+def _collect_leaders(broker: "BrokerNode") -> Iterator[Sample]:
     for group_id, leaders in broker.share_sessions.share_partitions.by_group():
-        yield ACQUIRED, (group_id,), sum(each.engine.acquired_count for each in leaders if each.engine is not None)
-        yield BACKLOG, (group_id,), sum(each.backlog() for each in leaders)
-        yield DELAYED, (group_id,), sum(each.engine.delayed_count for each in leaders if each.engine is not None)
+        engines = [each.engine for each in leaders if each.engine is not None]
+        yield ACQUIRED, (group_id,), sum(engine.acquired_count for engine in engines)
+        yield DELAYED, (group_id,), sum(engine.delayed_count for engine in engines)
+        yield REDELIVERED, (group_id,), sum(engine.redelivered_count for engine in engines)
+
+
+def _collect_backlog(broker: "BrokerNode") -> Iterator[Sample]:
+    for group_id, partitions in broker.lag.each_share_group():
+        for one in partitions:
+            labels = (group_id, one.topic)
+            yield BACKLOG, labels, one.lag_messages
+            if one.lag_seconds is not None:
+                yield OLDEST, labels, one.lag_seconds
+
+
+def _state_bytes(broker: "BrokerNode") -> int:
+    return sum(partition.log.size for partition in list(broker.partitions) if partition.topic == SHARE_STATES_TOPIC)

@@ -418,13 +418,6 @@ class ShareLeader:
         if self.dropped_by is not None:
             raise _copy(self.dropped_by)
 
-    def backlog(self) -> int:
-        """Records that are not settled yet; 0 while the state is being read."""
-        engine = self._engine
-        if engine is None:
-            return 0
-        return max(0, self._partition.log.high_watermark - engine.start_offset - engine.delivery_complete_count)
-
     def _is_ordered_by_key(self) -> bool:
         return self._environment.settings.is_ordered_by_key(self.key.group_id, self._partition.topic)
 

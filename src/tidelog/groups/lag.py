@@ -136,6 +136,25 @@ def measure_lag(
     )
 
 
+class SettledOffsets(NamedTuple):
+    """What a share group has settled behind the first message that it has not."""
+
+    total: int
+    lost: int
+    """How many of them the log has no longer."""
+
+
+def without_settled(figures: GroupPartitionLag, settled: SettledOffsets) -> GroupPartitionLag:
+    """The lag of a share group, which need not read again what it has settled, nor what is gone: its next member skips that."""
+    unread = figures.high_watermark - max(figures.committed_offset, figures.log_start_offset)
+    unsettled = max(0, unread - (settled.total - settled.lost))
+    return figures._replace(
+        lag_messages=unsettled,
+        drain_seconds=drain_seconds(unsettled, figures.consumed_per_second, figures.produced_per_second),
+        lost_messages=max(0, figures.lost_messages - settled.lost),
+    )
+
+
 def _seconds_from(earlier_ms: int, later_ms: int) -> float:
     """The seconds until then. Never negative, although records may have timestamps in the future and deletion may be overdue."""
     return max(0, later_ms - earlier_ms) / MS_PER_SECOND

@@ -86,6 +86,17 @@ class ShareStateSummary(NamedTuple):
         return self.delivery_complete_count != UNKNOWN_COUNT and self.leader_epoch < leader_epoch
 
 
+class ShareProgress(NamedTuple):
+    """How far a group has come in a log that begins at some offset."""
+
+    start_offset: int
+    """The first offset that is not settled, or that the log has lost before anybody has settled it."""
+    settled: int
+    """How many offsets from there on are settled."""
+    settled_lost: int
+    """How many of those the log has no longer."""
+
+
 class _Entry:
     """The state of one key. Its ranges have no locks."""
 
@@ -270,6 +281,22 @@ class ShareCoordinator:
                     room -= size
                     snapshots.append(ShareSnapshotRecord(key, value))
         return CoordinatorResult(snapshots)
+
+    # -- queries -------------------------------------------------------------------------------------------------------------
+
+    def keys(self) -> list[SharePartitionKey]:
+        return list(self._entries)
+
+    def progress(self, key: SharePartitionKey, log_start_offset: int) -> ShareProgress | None:
+        """None if the state was deleted. A group that has not begun has everything to do that the log has: where it begins is
+        decided when its first member comes."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        ranges = entry.ranges
+        if ranges.start_offset == UNINITIALIZED_OFFSET:
+            return ShareProgress(log_start_offset, 0, 0)
+        return ShareProgress(ranges.start_offset, ranges.final, ranges.final_below(log_start_offset))
 
     def redundant_offset(self) -> int:
         """Everything below this offset says nothing that later records do not say again."""

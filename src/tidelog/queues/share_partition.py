@@ -272,6 +272,16 @@ class SharePartition:
         return self._ranges.delayed
 
     @property
+    def redelivered_count(self) -> int:
+        """Offsets that are not settled, and whose first delivery did not settle them."""
+        return self._ranges.redelivered
+
+    @property
+    def oldest_due_offset(self) -> int:
+        """The first offset of the window that is neither settled nor delayed; the end of the window if there is none."""
+        return self._ranges.first_due()
+
+    @property
     def is_ordered_by_key(self) -> bool:
         return self._keys is not None
 
