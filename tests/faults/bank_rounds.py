@@ -60,6 +60,7 @@ class BankRounds:
         self.customers = Customers(bootstrap_servers, self.book, Random(random.random()), self._carried_out)
         self._offsets = Offsets(bootstrap_servers)
         self._stuck: list[str] = []
+        self._ways: list[Callable[[list[Slot]], None]] = []
 
     def run(self, is_enough: Callable[[int], bool]) -> BankOutcome:
         """Rounds until ``is_enough`` says so of their number."""
@@ -121,8 +122,10 @@ class BankRounds:
         enough = self._carried_out() + CARRIED_OUT_MIN
         self._wait(lambda: self._carried_out() >= enough, f"transfers of round {number}")
         victims = self._random.sample(self.slots, self._random.randint(1, SLOTS - 1))
-        way = self._random.choice((self._kill_workers_first, self._kill_broker_first, self._supersede))
-        way(victims)
+        if not self._ways:
+            # Each in every three rounds, in any order.
+            self._ways = self._random.sample((self._kill_workers_first, self._kill_broker_first, self._supersede), 3)
+        self._ways.pop()(victims)
 
     def _pause(self) -> None:
         """A kill comes at any moment of what is going on."""

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from tidelog.client.admin import Admin
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
-from tidelog.client.wire.errors import BrokerUnreachable
+from tidelog.client.wire.errors import BrokerUnreachable, SecurityRequired
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink import writers
 from tidelog.spark.sink.connections import SinkConnections, connection_settings, forget_connections, own_compression
@@ -31,9 +32,9 @@ class WordsThatFail:
 
 def test_they_are_said_again_until_somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ABSENCE_PAUSE_SECONDS", 0.0)
-    words = WordsThatFail(BrokerUnavailable("nobody"), BrokerUnreachable("nobody"))
+    words = WordsThatFail(BrokerUnavailable("nobody"), BrokerUnreachable("nobody"), SecurityRequired("it may require TLS"))
     assert _patiently(words) == "heard"
-    assert words.said == 3
+    assert words.said == 4
 
 
 def test_nobody_for_too_long_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +75,22 @@ def test_a_commit_waits_for_a_broker_that_was_killed(monkeypatch: pytest.MonkeyP
         driver.join(writers.ABSENCE_SECONDS_MAX)
         assert committed.is_set()
         forget_connections(options)
+
+
+@pytest.mark.tidelog_only
+def test_after_the_greeting_every_connection_waits_for_a_broker_that_was_killed() -> None:
+    with Broker() as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("t", partitions=3)
+        connections = SinkConnections(SinkOptions.parse({"bootstrap": broker.bootstrap_servers, "topic": "t"}))
+        connections.greet()
+        broker.kill()
+        found: list[int] = []
+        task = threading.Thread(target=lambda: found.append(connections.partitions_of("t")))
+        task.start()
+        broker.start()
+        task.join(writers.ABSENCE_SECONDS_MAX)
+        assert found == [3]
+        connections.close()
 
 
 # -- how it connects -----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,11 @@ class Brokers:
         self._borrowed.clear()
         self.close_idle()
 
+    def expect_answers(self) -> None:
+        """Other connections of this process have been served by the cluster, so a broker that is not there restarts, and one that
+        ends a connection at its first words stops: neither says anything about the address or about security."""
+        self._has_answered = self._speaks_plaintext = self._is_served = True
+
     def metadata(self) -> ClusterMetadata:
         """The brokers and the partitions of all topics."""
         answer = self.ask_metadata(None)

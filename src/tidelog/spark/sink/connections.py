@@ -97,10 +97,12 @@ class SinkConnections:
         self._is_greeted = False
 
     def greet(self) -> None:
-        """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, the admin's calls wait for brokers
-        that restart."""
+        """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, all calls wait for brokers that
+        restart."""
         if not self._is_greeted:
             self.admin.metadata()
+            for brokers in (self._brokers, self.lookup.brokers):
+                brokers.expect_answers()
             self._is_greeted = True
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import BrokerUnavailable, InvalidArgument, TidelogError
 from tidelog.client.transactions.admin import TransactionHandle
-from tidelog.client.wire.errors import BrokerUnreachable
+from tidelog.client.wire.errors import BrokerUnreachable, SecurityRequired
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.sink.column_task import ColumnTaskWriter
 from tidelog.spark.sink.connections import (
@@ -153,8 +153,8 @@ def _write_task(
     connections = sink_connections(options)
     writer = ColumnTaskWriter if is_own else TaskWriter
     try:
+        _patiently(connections.greet)
         if options.delivery_guarantee == "at_least_once":
-            _patiently(connections.greet)
             writer(options, columns, connections, partition, None).write(batches)
             return TaskMessage(execution, None)
         job = connections.job(execution.job)
@@ -173,13 +173,14 @@ def _write_task(
 
 
 def _patiently(first_words: Callable[[], _Result]) -> _Result:
-    """Retry the first request of a process, which would fail at once when no broker answers. A broker that is restarting is no
-    reason to fail a batch: in local mode Spark does not repeat a task, and nowhere a commit."""
+    """Retry the first request of a process, which would fail at once when no broker answers, or when one ends the connection as
+    if it required security. A broker that is restarting is no reason to fail a batch: in local mode Spark does not repeat a task,
+    and nowhere a commit."""
     deadline = time.monotonic() + ABSENCE_SECONDS_MAX
     while True:
         try:
             return first_words()
-        except (BrokerUnavailable, BrokerUnreachable):
+        except (BrokerUnavailable, BrokerUnreachable, SecurityRequired):
             if time.monotonic() > deadline:
                 raise
         time.sleep(ABSENCE_PAUSE_SECONDS)
