@@ -12,6 +12,7 @@ REPLICATION_TESTS = (
     "tests/replication",
     "tests/broker/test_coordinator_service.py",
     "tests/broker/test_replication.py",
+    "tests/broker/handlers/test_refused_batches.py",
     "tests/simulation/test_explore_replication.py",
 )
 
@@ -20,6 +21,8 @@ FETCHER = "tidelog/replication/fetcher.py"
 PARTITION = "tidelog/replication/partition.py"
 ELECTION = "tidelog/controller/election.py"
 CONTROLLER = "tidelog/controller/in_sync_set.py"
+PRODUCE = "tidelog/broker/handlers/produce.py"
+REFUSED = "tidelog/broker/refused_batches.py"
 
 REPLICATION_MUTANTS = (
     Mutant(
@@ -246,5 +249,47 @@ REPLICATION_MUTANTS = (
         "tidelog/replication/throttle.py",
         "            self._balance = min(self.rate * _SECOND_MS, self._balance",
         "            self._balance = max(0, self._balance",
+    ),
+    Mutant(
+        "idempotence: what follows a refused batch is out of order",
+        "an idempotent producer has no reason to begin a new epoch",
+        REFUSED,
+        "            return refusal.code if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER else code\n",
+        "            return code\n",
+    ),
+    Mutant(
+        "idempotence: what follows a refused batch is the producer's first",
+        "no batch overtakes one that was refused",
+        PRODUCE,
+        "            _check_known(partition, validated.header)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "idempotence: the refused batch is read from an overwritten frame",
+        "a refusal is remembered for the batch that was refused",
+        PRODUCE,
+        "            self.header = _header_of(self.data.records)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "idempotence: a refusal is remembered for ever",
+        "a batch that is truly out of order is told so",
+        REFUSED,
+        "            if refusal.following_left > 1:\n",
+        "            if refusal:\n",
+    ),
+    Mutant(
+        "idempotence: a duplicate is refused for lack of replicas",
+        "what is in the log is not refused",
+        PARTITION,
+        "        end_offset = _end_of_duplicate(log, records)\n",
+        "        end_offset = None\n",
+    ),
+    Mutant(
+        "idempotence: a duplicate waits for later batches",
+        "an answer comes when its batch is replicated",
+        PARTITION,
+        "            insort(waiting, (offset, on_replicated), key=_offset_of)\n",
+        "            waiting.append((offset, on_replicated))\n",
     ),
 )

@@ -5,12 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.log.harness import START_MS, Store, batch
-from tidelog.log.append_check import AppendOrigin
+from tidelog.log.append_check import AppendOrigin, ValidatedBatch, validate_batch
 from tidelog.log.errors import InvalidRecord, LogOffline
 from tidelog.log.settings import LogSettings
 from tidelog.metadata.topics import PartitionImage, TopicImage
 from tidelog.records.control import ControlType, EndTransactionMarker, build_end_transaction_marker
-from tidelog.replication.errors import FencedLeaderEpoch, NotEnoughReplicas, UnknownLeaderEpoch
+from tidelog.replication.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    UnknownLeaderEpoch,
+)
 from tidelog.replication.partition import AppendTracker, Partition
 
 Told = list[Exception | None]
@@ -95,6 +100,50 @@ def test_too_few_in_sync_refuses_acks_all_and_holds_the_high_watermark() -> None
     partition.append(batch(), acks_all=False)
     sync(store)
     assert partition.log.high_watermark == 0
+
+
+def sent(partition: Partition, sequence: int) -> ValidatedBatch:
+    """A batch of an idempotent producer, as Produce hands it over."""
+    return validate_batch(memoryview(batch(producer_id=5, sequence=sequence)), partition.log.settings, START_MS)
+
+
+def test_too_few_in_sync_do_not_refuse_what_is_in_the_log_already() -> None:
+    """The client sends again what it had no answer to; to refuse it would say that it was not appended."""
+    store = Store()
+    partition = led(store, isr=(1, 2), min_insync=1)
+    partition.append(sent(partition, 0), acks_all=True)
+    sync(store)
+    partition.note_follower_fetch(2, -1, 1, 0)
+    partition.append(sent(partition, 1), acks_all=True)
+    sync(store)
+    assert partition.log.high_watermark == 1
+    partition.change_min_insync_replicas(3)
+    assert partition.append(sent(partition, 0), acks_all=True).first_offset == 0
+    with pytest.raises(NotEnoughReplicasAfterAppend):
+        partition.append(sent(partition, 1), acks_all=True)
+    for sequence in (2, 7):
+        with pytest.raises(NotEnoughReplicas):
+            partition.append(sent(partition, sequence), acks_all=True)
+    assert partition.log.log_end_offset == 2
+
+
+def test_a_duplicate_is_told_with_the_batch_that_it_repeats() -> None:
+    """It asks to wait after later batches."""
+    store = Store()
+    partition = led(store, isr=(1, 2))
+    for sequence in range(3):
+        partition.append(sent(partition, sequence), acks_all=True)
+    sync(store)
+    told: list[int] = []
+
+    def wait(end_offset: int) -> None:
+        partition.wait_replicated(end_offset, lambda _: told.append(end_offset))
+
+    for end_offset in (2, 3, 1, 2):
+        wait(end_offset)
+    for offset, expected in ((1, [1]), (2, [1, 2, 2]), (3, [1, 2, 2, 3])):
+        partition.note_follower_fetch(2, -1, offset, 0)
+        assert told == expected
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(2, FencedLeaderEpoch), (4, UnknownLeaderEpoch)])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.api import DECODED_ELEMENT_BYTES, Api, Part, RequestContext
+from tidelog.broker.refused_batches import RefusedBatches
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.config.listeners import ListenerAddress, ListenerRole, NamedListener
 from tidelog.coordinator.machine import Cancellable
@@ -172,6 +173,7 @@ class ClientSession:
         "listener",
         "now_ns",
         "on_not_controller",
+        "refused_batches",
     )
 
     def __init__(
@@ -211,6 +213,8 @@ class ClientSession:
         self.on_not_controller: Callable[[], None] | None = None
         """What to do, instead of answering, if this node turns out not to be the active controller: whoever sent the request
         sends it to another one."""
+        self.refused_batches: RefusedBatches | None = None
+        """None until a batch of an idempotent producer is refused."""
         self.is_closed = False
         self.now_ns = broker.clock.monotonic_ns
         self._timings = broker.request_metrics.timings
@@ -419,6 +423,12 @@ class ClientSession:
         """Tell the server that a request was answered without a response, which it does not notice by itself."""
         self._resume()
 
+    def remember_refused_batches(self) -> RefusedBatches:
+        """Batches of idempotent producers that are refused have to be remembered from now on."""
+        if self.refused_batches is None:
+            self.refused_batches = RefusedBatches()
+        return self.refused_batches
+
     def add_delayed(self, work: Cancellable) -> None:
         """Cancel ``work`` with the connection."""
         self._delayed[work] = None
@@ -441,6 +451,7 @@ class ClientSession:
         self._send, self._close, self._resume = _send_nowhere, _close_nothing, resume_nothing
         self._pending.clear()
         self.on_not_controller = None
+        self.refused_batches = None
         delayed, self._delayed = self._delayed, {}
         for work in delayed:
             work.cancel()

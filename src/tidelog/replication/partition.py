@@ -16,12 +16,14 @@ A new leader does not know its predecessor's high watermark exactly. Until its o
 (``epoch_start_offset``), it does not tell anybody where the log ends: the answer could be lower than an earlier one.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from tidelog.log.append_check import AppendOrigin, ValidatedBatch
-from tidelog.log.errors import OffsetOutOfRange
+from tidelog.log.errors import LogError, OffsetOutOfRange
 from tidelog.log.leader_epochs import UNDEFINED_EPOCH
 from tidelog.log.partition_log import AppendResult, PartitionLog
 from tidelog.log.reading import Isolation, LogSlice, read
@@ -220,17 +222,28 @@ class Partition:
         self, records: Buffer | ValidatedBatch, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendResult:
         """Append records. They are written when this returns, and durable and visible when the high watermark has passed them."""
-        if acks_all and self.is_under_min_isr:
-            raise NotEnoughReplicas(self._shortage())
         log = self.log
-        if log.environment.reserve.is_released:
-            log.environment.reserve.check()
+        is_short = acks_all and self.is_under_min_isr
+        if is_short or log.environment.reserve.is_released:
+            self._check_means(records, is_short=is_short)
         result = log.append_as_leader(records, self.leader_epoch, origin)
         length = len(records.view) if isinstance(records, ValidatedBatch) else len(records)
         if origin is AppendOrigin.CLIENT:
             self.produced_bytes += length
         self._appends.appended(self, length)
         return result
+
+    def _check_means(self, records: Buffer | ValidatedBatch, *, is_short: bool) -> None:
+        """Check whether there are enough replicas and there is enough room to append. A duplicate appends nothing, so it is only
+        refused while the high watermark cannot reach it."""
+        log = self.log
+        end_offset = _end_of_duplicate(log, records)
+        if end_offset is None:
+            if is_short:
+                raise NotEnoughReplicas(self._shortage())
+            log.environment.reserve.check()
+        elif is_short and end_offset > log.high_watermark:
+            raise NotEnoughReplicasAfterAppend(self._shortage())
 
     def count_fetched(self, length: int) -> None:
         self.fetched_bytes += length
@@ -315,13 +328,18 @@ class Partition:
                 waiter.on_data(self)
 
     def wait_replicated(self, offset: int, on_replicated: OnReplicated) -> None:
-        """Call back once everything below ``offset`` is below the high watermark. Offsets come in rising order."""
+        """Call back once everything below ``offset`` is below the high watermark. Offsets come in rising order, except those of
+        duplicates."""
         if self.log.high_watermark >= offset:
             on_replicated(None)
             return
-        if self._producers_waiting is None:
-            self._producers_waiting = deque()
-        self._producers_waiting.append((offset, on_replicated))
+        waiting = self._producers_waiting
+        if waiting is None:
+            waiting = self._producers_waiting = deque()
+        if waiting and offset < waiting[-1][0]:
+            insort(waiting, (offset, on_replicated), key=_offset_of)
+        else:
+            waiting.append((offset, on_replicated))
 
     def add_fetch_waiter(self, waiter: FetchWaiter) -> None:
         if self._fetch_waiters is None:
@@ -363,6 +381,20 @@ class Partition:
             log.check_online()
         except Exception as error:
             self.close(error)
+
+
+_offset_of = itemgetter(0)
+
+
+def _end_of_duplicate(log: PartitionLog, records: Buffer | ValidatedBatch) -> int | None:
+    """The offset after a client's batch that the log has already; None if it does not have it, or would refuse it."""
+    if not isinstance(records, ValidatedBatch) or records.header.producer_id < 0:
+        return None
+    try:
+        earlier = log.producers.check(records.header)
+    except LogError:
+        return None
+    return None if earlier is None else earlier.last_offset + 1
 
 
 def _copy_of(error: Exception) -> Exception:

@@ -62,6 +62,8 @@ def test_the_next_batch_does_not_overtake_one_that_was_told_to_come_again(machin
     assert error_of(producer, 0, 10, version=version) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert error_of(producer, 10, version=version) is ErrorCode.NOT_ENOUGH_REPLICAS
     wait_loaded(machine)
+    assert error_of(producer, 10, version=version) is ErrorCode.NOT_ENOUGH_REPLICAS, "it was sent on the same connection"
+    producer.client = machine.client()
     assert error_of(producer, 10, version=version) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log_of(machine).log_end_offset == 0
     assert error_of(producer, 0, 10, version=version) is ErrorCode.NONE

@@ -10,6 +10,9 @@ the request's frame. If that would take too long, the request waits in the ``Val
 later request of its connection is handled. Partitions and settings are looked up again afterwards. The batches of a transaction
 are then verified by its coordinator (``transactional_produce``), which may take time too.
 
+What an idempotent producer has on the wire behind a batch that is refused for a passing reason is refused for the same reason
+(``RefusedBatches``).
+
 A request with many partitions (``LargeProduce``) is split into parts, which are handled one after the other as if each were a
 request, and answered together.
 """
@@ -21,6 +24,7 @@ from typing import Any
 
 from tidelog.broker.api import DECODED_ELEMENT_BYTES, Api, Pace, RequestContext, count_topics_and_partitions
 from tidelog.broker.partitions import Partitions
+from tidelog.broker.refused_batches import PartitionKey, is_refusal
 from tidelog.broker.request_metrics import RequestTiming
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
 from tidelog.broker.timers import Timer
@@ -29,10 +33,18 @@ from tidelog.broker.validation_queue import ValidationJob
 from tidelog.controller.errors import ApiError
 from tidelog.log.append_check import BatchValidation, ValidatedBatch, WorkBudget
 from tidelog.log.durability.group_commit import GroupCommit
-from tidelog.log.errors import RecordsRefused
+from tidelog.log.errors import OutOfOrderSequence, RecordsRefused
 from tidelog.ports.steps import Steps, run_to_end
 from tidelog.records.compression import CompressionType
-from tidelog.records.header import COMPRESSION_MASK, TRANSACTIONAL_MASK
+from tidelog.records.header import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    read_header,
+)
 from tidelog.replication.partition import AppendTracker, Partition
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.primitives import ELEMENTS_MAX, ZERO_UUID
@@ -96,14 +108,10 @@ def _unknown_acks(acks: int) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; only 0, 1 and -1 (all) are known")
 
 
-# A topic, by its name or its id, and the number of a partition.
-_PartitionKey = tuple[str | bytes | None, int]
-
-
-def _named_twice(topics: list[ProduceTopic]) -> Collection[_PartitionKey]:
+def _named_twice(topics: list[ProduceTopic]) -> Collection[PartitionKey]:
     """Return the partitions that a request names more than once. A client could not tell which of their results is whose."""
-    seen: set[_PartitionKey] = set()
-    twice: set[_PartitionKey] = set()
+    seen: set[PartitionKey] = set()
+    twice: set[PartitionKey] = set()
     for topic in topics:
         identity = topic.name or topic.topic_id
         for data in topic.partitions:
@@ -113,7 +121,7 @@ def _named_twice(topics: list[ProduceTopic]) -> Collection[_PartitionKey]:
 
 
 def _handle_part(
-    context: RequestContext, request: ProduceRequest, on_appended: "OnAppended", named_twice: Collection[_PartitionKey]
+    context: RequestContext, request: ProduceRequest, on_appended: "OnAppended", named_twice: Collection[PartitionKey]
 ) -> None:
     """Validate and append the records of a whole request, or of a part of a large one."""
     batches = _validate(context, request, named_twice)
@@ -130,7 +138,7 @@ _NO_TOPIC = ProduceTopic(None, None, [])
 class _ProducedBatch:
     """One partition's records in a request: their validation, or the error that refused them, and then their result."""
 
-    __slots__ = ("data", "end_offset", "error", "partition", "result", "topic", "validated", "validation", "waiting")
+    __slots__ = ("data", "end_offset", "error", "header", "partition", "result", "topic", "validated", "validation", "waiting")
 
     def __init__(self, topic: ProduceTopic, data: ProducePartition) -> None:
         self.topic = topic
@@ -140,6 +148,8 @@ class _ProducedBatch:
         """None unless the records need more than a look and their validation is not complete."""
         self.validated: ValidatedBatch | None = None
         self.error: Exception | None = None
+        self.header: BatchHeader | None = None
+        """The header of a batch with an error, unless it cannot be read."""
         self.result = NO_RESULT
         self.end_offset = -1
         """The offset after the last record, once they are appended."""
@@ -197,6 +207,11 @@ class _ProducedBatch:
         """Keep the error without the frames that it refers to: they refer to this batch."""
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
+        if self.validated is not None:
+            self.header = self.validated.header
+        elif self.validation is None:
+            # Nothing was validated yet, so the records still lie in the frame.
+            self.header = _header_of(self.data.records)
         self.validation = self.validated = None
 
     def keep(self) -> None:
@@ -209,7 +224,11 @@ class _ProducedBatch:
     def forget_records(self) -> None:
         """The result is known, and the batch may have to wait for its replication."""
         self.topic, self.data = _NO_TOPIC, ProducePartition(self.data.partition, None)
-        self.validated = self.error = None
+        self.validated = self.error = self.header = None
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic.name or self.topic.topic_id, self.data.partition
 
     @property
     def kept_data(self) -> ProducePartition:
@@ -227,11 +246,18 @@ def _codec_of(records: memoryview) -> int:
     return records[ATTRIBUTES_POSITION] & COMPRESSION_MASK if len(records) > ATTRIBUTES_POSITION else 0
 
 
+def _header_of(records: memoryview | None) -> BatchHeader | None:
+    """The header of records that may be anything."""
+    if records is None or len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+        return None
+    return read_header(records)
+
+
 OnAppended = Callable[[RequestContext, ProduceRequest, list[_ProducedBatch], int], None]
 """Gets the batches with their results, and the bytes that were not synced before they were appended."""
 
 
-def _validate(context: RequestContext, request: ProduceRequest, named_twice: Collection[_PartitionKey]) -> list[_ProducedBatch]:
+def _validate(context: RequestContext, request: ProduceRequest, named_twice: Collection[PartitionKey]) -> list[_ProducedBatch]:
     """Validate the batches as far as the budget of a request allows."""
     budget: WorkBudget | None = None
     partitions, version = context.broker.partitions, context.header.api_version
@@ -417,9 +443,14 @@ def _append(context: RequestContext, batch: _ProducedBatch, codes: PartitionCode
         assert validated is not None
         if validated.header.attributes & TRANSACTIONAL_MASK:
             _check_verdict(partition, codes)
+        refused = context.session.refused_batches
+        if refused is not None and refused.follows_refused(batch.key, validated.header):
+            _check_known(partition, validated.header)
         result = partition.append(validated, context.request.acks == ACKS_ALL)
     except Exception as error:
         return _failed(context, batch, error)
+    if refused is not None:
+        refused.note_appended(batch.key, validated.header)
     batch.end_offset = result.last_offset + 1
     log_start_offset = partition.log.log_start_offset
     index = batch.data.partition
@@ -429,7 +460,13 @@ def _append(context: RequestContext, batch: _ProducedBatch, codes: PartitionCode
 
 
 def _failed(context: RequestContext, batch: _ProducedBatch, error: Exception) -> ProduceResult:
+    """The result of a batch that was not appended."""
     code, message = context.code_of(error)
+    header = batch.header if batch.validated is None else batch.validated.header
+    if header is not None and header.producer_id >= 0:
+        told = _code_in_order(context, batch, header, code)
+        if told is not code:
+            code, message = told, f"an earlier batch of the producer was refused on this connection; send both again ({message})"
     context.count_error(code)
     topic, index = batch.topic, batch.data.partition
     leader = None
@@ -442,6 +479,26 @@ def _failed(context: RequestContext, batch: _ProducedBatch, error: Exception) ->
         if len(error.record_errors) <= NAMED_RECORDS_MAX // partition_count:
             record_errors = error.record_errors
     return ProduceResult(index, code, error_message=message, record_errors=record_errors, current_leader=leader)
+
+
+def _code_in_order(context: RequestContext, batch: _ProducedBatch, header: BatchHeader, code: ErrorCode) -> ErrorCode:
+    """The code for a batch of an idempotent producer that failed with ``code``: what was refused before it is missing."""
+    session = context.session
+    refused = session.refused_batches
+    if refused is None:
+        if session.is_closed or not is_refusal(code):
+            return code
+        refused = session.remember_refused_batches()
+    return refused.note_failed(batch.key, header, code)
+
+
+def _check_known(partition: Partition, header: BatchHeader) -> None:
+    """Raise if the log would take the batch for the producer's first one."""
+    if partition.log.producers.entry(header.producer_id) is None:
+        raise OutOfOrderSequence(
+            f"{partition.log.name} does not have the batch of producer {header.producer_id} that comes before sequence "
+            f"{header.base_sequence}"
+        )
 
 
 def _check_verdict(partition: Partition, codes: PartitionCodes | None) -> None:
@@ -613,7 +670,7 @@ class LargeProduce:
         self._counts: list[tuple[str | None, bytes | None, int]] = []
         self._batches: list[_ProducedBatch] = []
         self._waiting = _Waiting(context, request, self._batches, self) if request.acks == ACKS_ALL else None
-        self._named_twice: set[_PartitionKey] = set()
+        self._named_twice: set[PartitionKey] = set()
         self._unsynced_before = 0
         # Whether the part that was begun last is not appended yet, and whether that is why no other part is begun.
         self._is_part_open = False
