@@ -41,8 +41,12 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 
+# The packages that users import from; the others are the broker's.
+_PACKAGES = ("client", "deadletters", "spark", "testing", "worker")
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*_MODULES, *_PACKAGES, *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> object:

@@ -101,7 +101,8 @@ def test_help_has_one_look(columns: int, monkeypatch: pytest.MonkeyPatch, capsys
 def test_help_names_every_option_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = run([*name.split(), "--help"], capsys)[1]
     for parameter in COMMANDS[name].params:
-        for option in parameter.opts if parameter.param_type_name == "option" else ():
+        is_shown = parameter.param_type_name == "option" and not parameter.hidden
+        for option in parameter.opts if is_shown else ():
             assert re.search(rf"(^|[ ,]){re.escape(option)}([ ,\n]|$)", out), option
     assert name.split()[-1] in out.split("Example: ")[-1] or COMMANDS[name].hidden
 

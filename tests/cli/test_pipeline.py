@@ -167,7 +167,10 @@ def test_help_of_each_has_the_common_look(
         assert shown.startswith(f"Usage: tidelog pipeline run {name} [OPTIONS]\n\n{pipelines.load(name).SUMMARY.split()[0]}")
         assert not re.search(r"<\w+|\{[A-Z]|\[\[|…|[│╭╰]", shown)
         assert [line for line in shown.splitlines() if len(line) > min(columns, 100) and len(line.split()) > 2] == []
-        assert "  -b, --bootstrap, --bootstrap-server ADDRESS\n" in shown
+        assert "  -b, --bootstrap, --bootstrap-server HOST:PORT\n" in shown
+        text = " ".join(shown.split())
+        assert "default: the profile in use, or 127.0.0.1:9092]" in text
+        assert not re.search("may be repeated|several are fine", text)
         for word in ("--master URL", "--spark-config NAME=VALUE", "--spark-log FILE", "--json", "Example: tidelog"):
             assert word in shown
 

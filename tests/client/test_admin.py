@@ -157,11 +157,9 @@ def test_offsets_of_groups(kafka: ToolkitBroker, admin: Admin) -> None:
         admin.set_group_offsets(group, {("no-such-topic", 0): 5})
 
 
-def test_no_broker_is_named_in_time() -> None:
-    began = monotonic()
+def test_no_broker_is_named_with_its_reason() -> None:
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 \(.*refused"):
         Admin("127.0.0.1:1", connect_timeout=1)
-    assert monotonic() - began < 10
 
 
 def test_a_closed_one_says_so(kafka: ToolkitBroker) -> None:

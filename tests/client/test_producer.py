@@ -7,7 +7,6 @@ import sys
 import threading
 from collections import Counter
 from datetime import UTC, date, datetime
-from time import monotonic
 from typing import Any
 
 import confluent_kafka
@@ -182,11 +181,9 @@ def test_the_trace_context_travels(kafka: ToolkitBroker, producer: Producer) -> 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_broker_is_named_in_time() -> None:
-    began = monotonic()
+def test_no_broker_is_named_with_its_reason() -> None:
     with pytest.raises(BrokerUnavailable, match=rf"no broker answers at {NOBODY} \(.*refused"):
         Producer(NOBODY, connect_timeout=1)
-    assert monotonic() - began < 10
 
 
 def test_values_that_cannot_be_sent(kafka: ToolkitBroker, producer: Producer) -> None:

@@ -2,7 +2,7 @@
 
 Settings come from a file (``--config``), then from ``-o``, then from ``--data``, ``--listener`` and ``--metrics``; the later ones
 win. Once clients can connect, a banner on standard output shows the settings in force. Events go to standard error, one line
-each; with ``--log-format json`` the first event replaces the banner.
+each; with ``--json`` they are JSON, and the first event replaces the banner.
 """
 
 import errno
@@ -61,11 +61,12 @@ def start_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plaintext listeners that other machines can reach.")
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write events.")] = LogFormat.TEXT,
+    # What --json was called first, and what units and images of users may still say.
+    log_format: Annotated[LogFormat, typer.Option("--log-format", hidden=True)] = LogFormat.TEXT,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The least level to write; debug includes every connection that ends.")
     ] = LogLevel.INFO,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write events, and errors, as JSON, one document per line.")] = False,
 ) -> int:
     """Start a broker on this machine."""
     log_format = LogFormat.JSON if as_json else log_format

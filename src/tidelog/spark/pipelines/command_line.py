@@ -64,7 +64,7 @@ _COMMON = (
             typer.Option(
                 "--spark-config",
                 metavar="NAME=VALUE",
-                help="A setting of Spark, say spark.driver.memory=4g; several are fine.",
+                help="A setting of Spark, say spark.driver.memory=4g; repeatable.",
                 rich_help_panel=_PANEL,
             ),
         ],
@@ -281,6 +281,8 @@ def _parameter(of: "dataclasses.Field[Any]", kind: Any, callback: Callable[..., 
         help=of.metadata.get("help", ""),
         metavar=None if kind is bool else metavar,
         envvar=of.metadata.get("variable"),
+        # Without a callback, as with spark-submit, its value comes from nowhere else.
+        show_default=(callback is not None and of.metadata.get("shown_default")) or True,
         callback=callback,
     )
     is_required = default is dataclasses.MISSING

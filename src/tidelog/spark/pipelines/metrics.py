@@ -316,7 +316,7 @@ _FIELD = re.compile(r"[^\s.'\"\[\]\\$]+(?:\.[^\s.'\"\[\]\\$]+)*")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsOptions(StreamOptions):
-    topic: tuple[str, ...] = flag("A topic to watch; may be repeated.", "NAME")
+    topic: tuple[str, ...] = flag("A topic to watch; repeatable.", "NAME")
     table: str = flag("The directory of the table.", "DIRECTORY")
     metrics_topic: str | None = flag("A topic for the same as JSON; it is created if missing.", "NAME", default=None)
     event_time: str | None = flag("The field of JSON values that has the time, such as meta.sent_at.", "FIELD", default=None)

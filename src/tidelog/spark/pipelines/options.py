@@ -18,24 +18,33 @@ SECONDS_MIN = 0.001
 
 
 def flag(
-    help_text: str, metavar: str | None = None, *, also: tuple[str, ...] = (), variable: str | None = None, **default: Any
+    help_text: str,
+    metavar: str | None = None,
+    *,
+    also: tuple[str, ...] = (),
+    variable: str | None = None,
+    shown_default: str | None = None,
+    **default: Any,
 ) -> Any:
-    """A field with its help; required unless ``default`` is given. ``also`` are further names of the flag, and ``variable`` is
-    the environment variable that stands for it where it is not given."""
-    return field(metadata={"help": help_text, "metavar": metavar, "also": also, "variable": variable}, **default)
+    """A field with its help; required unless ``default`` is given. ``also`` are further names of the flag, ``variable`` is the
+    environment variable that stands for it where it is not given, and ``shown_default`` says where else its value may come
+    from."""
+    metadata = {"help": help_text, "metavar": metavar, "also": also, "variable": variable, "shown_default": shown_default}
+    return field(metadata=metadata, **default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     bootstrap: str = flag(
-        "host:port of a broker.",
-        "ADDRESS",
+        "A broker, or several separated by commas.",
+        "HOST:PORT",
         also=("--bootstrap-server", "-b"),
         variable="TIDELOG_BOOTSTRAP",
+        shown_default=f"the profile in use, or {BOOTSTRAP}",
         default=BOOTSTRAP,
     )
     kafka: tuple[str, ...] = flag(
-        "A setting of librdkafka, such as sasl.username=me; may be repeated.", "NAME=VALUE", also=("-X",), default=()
+        "A librdkafka property, such as security.protocol=SASL_SSL; repeatable.", "NAME=VALUE", also=("-X",), default=()
     )
 
     def __post_init__(self) -> None:

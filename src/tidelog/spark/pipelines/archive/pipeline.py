@@ -66,7 +66,7 @@ _EARLIEST = -2
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(TableStreamOptions):
-    topic: tuple[str, ...] = flag("A topic; may be repeated.", "NAME")
+    topic: tuple[str, ...] = flag("A topic; repeatable.", "NAME")
     table: str = flag("The directory of the table; with several topics, of their tables.", "DIRECTORY")
     format: str = flag("delta, or parquet: files without a table's log.", "NAME", default=DELTA)
     batch_rows: int = flag("The greatest number of messages in one commit.", "COUNT", default=ROWS_PER_BATCH)

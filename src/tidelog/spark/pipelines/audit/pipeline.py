@@ -44,7 +44,7 @@ RANGES_MAX = 1_000
 class AuditOptions(ClusterOptions):
     table: str = flag("The directory of the archive table.", "DIRECTORY")
     topic: str | None = flag("Its topic; the table knows it, and any other is refused.", "NAME", default=None)
-    offsets: tuple[str, ...] = flag("Only these: PARTITION:FROM-TO, TO not included; may be repeated.", "RANGE", default=())
+    offsets: tuple[str, ...] = flag("Only these: PARTITION:FROM-TO, TO not included; repeatable.", "RANGE", default=())
     sample: float | None = flag("Compare this share of the offsets, such as 0.01.", "FRACTION", default=None)
     whole: bool = flag("Compare all offsets, however many there are.", default=False)
     seed: int | None = flag("Which sample; by default the table's version.", "NUMBER", default=None)

@@ -49,7 +49,7 @@ _TOPICS = re.compile(rf".+(?:{re.escape(DEAD_LETTER_SUFFIX)}|{re.escape(DEAD_LET
 class DeadLettersOptions(StreamOptions):
     table: str = flag("The directory of the table.", "DIRECTORY")
     page: str = flag("The file that the report is written to.", "FILE", default="deadletters.html")
-    topic: tuple[str, ...] = flag("A dead-letter topic, TOPIC.GROUP.dlq; may be repeated; all by default.", "NAME", default=())
+    topic: tuple[str, ...] = flag("A dead-letter topic, TOPIC.GROUP.dlq; repeatable; all by default.", "NAME", default=())
     top: int = flag("How many errors are shown one by one.", "COUNT", default=20)
     quiet_minutes: float = flag("After this time without a failure, a passing error has passed.", "MINUTES", default=15.0)
     hide_values: bool = flag("Leave keys, values and headers of messages out of the page.", default=False)
