@@ -73,9 +73,9 @@ bench-spark: $(SPARK) ## Measure the Spark source and sink beside the stock conn
 bench-pipelines: $(SPARK) ## Measure archive beside the stock connector, as its backlog grows, and after many small batches
 	$(BIN)/python -m bench.pipelines
 
-bench-cluster: $(DRAWS) ## Measure three processes, and three Tidelogs beside three Kafkas while they are operated, into docs/BENCHMARKS.md (an hour)
-	$(BIN)/python -m bench.cluster
-	$(BIN)/python -m bench.beside clusters --write --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES))
+bench-cluster: $(INSTALLED) ## Measure three Tidelogs beside three Kafkas under load and faults, into docs/BENCHMARKS.md (hours; ONLY="kill-leader acks")
+	$(BIN)/python -m bench.clusters --write --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(ON),--on $(ON))
 
 soak: $(SPARK) ## Crash and compare for long (MINUTES=60)
 	TIDELOG_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak --timeout=0 tests

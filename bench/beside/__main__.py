@@ -5,8 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.beside import clusters, kafka, kafka_pictures, milliseconds, pauses, plots, scaling
-from bench.beside.cluster_subjects import ClusterKind, KafkaCluster, TidelogCluster
+from bench.beside import kafka, kafka_pictures, milliseconds, pauses, plots, scaling
 from bench.beside.document import PICTURES, comparison_tables, machine, replace_part
 from bench.beside.peers import run as peers
 from bench.beside.subjects import KafkaSubject, TidelogSubject
@@ -50,19 +49,6 @@ def beside_peers(place: Workspace, write: bool) -> str:
     return text
 
 
-def beside_kafka_cluster(place: Workspace, write: bool) -> str:
-    kinds: list[ClusterKind] = [TidelogCluster]
-    try:
-        kafka_classpath()
-        kinds.append(KafkaCluster)
-    except KafkaUnavailable as error:
-        say(f"{error}: Tidelog is measured alone")
-    text = f"{comparison_tables(clusters.run(place, kinds, say))}\n\n{machine()}"
-    if write:
-        replace_part("clusters", text)
-    return text
-
-
 def growing(place: Workspace, write: bool) -> str:
     text = f"{scaling.run(place, PICTURES if write else None, say)}\n\n{machine()}"
     if write:
@@ -92,7 +78,6 @@ def even_service(place: Workspace, write: bool) -> str:
 
 BENCHMARKS: dict[str, Callable[[Workspace, bool], str]] = {
     "kafka": beside_kafka,
-    "clusters": beside_kafka_cluster,
     "peers": beside_peers,
     "scaling": growing,
     "milliseconds": one_message,
@@ -106,7 +91,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 5 GB at the peak")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--write", action="store_true", help="put the result into docs/BENCHMARKS.md, with pictures")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of pauses, and of the kills in clusters (default: 10)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of pauses (default: 10)")
     arguments = parser.parse_args()
     if arguments.quick and arguments.write:
         parser.error("--quick measures nothing worth writing")

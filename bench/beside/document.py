@@ -66,11 +66,11 @@ def _cells(row: Row, labels: int) -> list[str]:
     if row.target is not None and row.judges == "ours":
         target += f" {row.unit}"
     verdict = "" if row.target is None else row.verdict
-    both = [_figure(row.ours, row.unit), _figure(row.raw, row.unit) if row.raw is not None else ""]
+    both = [figure_text(row.ours, row.unit), figure_text(row.raw, row.unit) if row.raw is not None else ""]
     return [row.what, *both[:labels], ratio, target, verdict]
 
 
-def _figure(figure: Figure, unit: str) -> str:
+def figure_text(figure: Figure, unit: str) -> str:
     value = figure.value
     number = f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
     return f"{number} {unit} ±{figure.spread * 100:.0f} %" if figure.spread else f"{number} {unit}"

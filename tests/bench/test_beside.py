@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.beside import clusters, kafka, pauses
-from bench.beside.cluster_subjects import KafkaCluster, TidelogCluster
+from bench.beside import kafka, pauses
 from bench.beside.document import MarksMissing, comparison_tables, replace_part
 from bench.beside.latency import Arrivals, Percentiles
 from bench.beside.results import Measurement, Results
 from bench.beside.subjects import TidelogSubject
 from bench.measure import Target
 from bench.workspace import workspace
-from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath
 
 MEASUREMENTS = (
     Measurement("rate", "msg/s", {"page cache": Target(">=", 1.0)}),
@@ -90,26 +88,3 @@ def test_tidelog_is_measured_alone_where_there_is_no_kafka(tmp_path: Path) -> No
     assert measured == {measurement.what for measurement in kafka.MEASUREMENTS}
     assert all(row.ours.value > 0 for _, row in results.rows())
     assert not list(tmp_path.iterdir())
-
-
-def test_the_longest_gap_is_that_of_one_partition() -> None:
-    writer = clusters.PacedWriter("127.0.0.1:1")
-    # The first partition pauses for three seconds, and the others go on.
-    writer.acknowledged = [(0, at - 0.01, at) for at in (10.5, 13.5, 14.0)]
-    writer.acknowledged += [(index, at / 2, at / 2) for index in (1, 2) for at in range(20, 29)]
-    assert writer.longest_gap(10.0, 14.0) == 3.0
-    assert writer.longest_gap(13.75, 20.0) == 6.0, "what has not come yet is a gap as well"
-
-
-@pytest.mark.apache_kafka
-@pytest.mark.timeout(1200)
-def test_both_clusters_are_operated(tmp_path: Path) -> None:
-    try:
-        kafka_classpath()
-    except KafkaUnavailable as error:
-        pytest.skip(str(error))
-    with workspace(tmp_path, is_quick=True) as place:
-        results = clusters.run(place, [TidelogCluster, KafkaCluster], lambda _: None)
-    rows = [row for _, row in results.rows()]
-    assert [row.what for row in rows] == [measurement.what for measurement in clusters.MEASUREMENTS]
-    assert all(row.ours.value > 0 and row.raw is not None and row.raw.value > 0 for row in rows)

@@ -1,11 +1,15 @@
 """Clusters of three that are compared: each node a process of its own on loopback, with what its makers ship as defaults.
 
-Every node is broker and controller, and every topic has three replicas of which two have to be in sync. Tidelog's nodes are
-started without the proxies that tests put between them.
+Every node is broker and controller, and every topic has three replicas of which two have to be in sync. Old segments are looked
+for every ten seconds instead of every five minutes, so that a long run fits on the disk. Tidelog's nodes are started without the
+proxies that tests put between them.
 """
 
+import os
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,20 +41,25 @@ REPLICATED = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
+    "log.retention.check.interval.ms": "10000",
 }
+ROOT = Path(__file__).parents[2]
+COMPILED = ROOT / "build" / "compiled"
+METRICS_SECONDS_MAX = 30.0
 
 
 class ClusterSubject(Protocol):
-    """``start`` and ``begin`` begin nodes that were stopped or killed; ``start`` waits until the node serves."""
-
-    @property
-    def name(self) -> str: ...
+    """``start_all`` and ``start`` wait until the nodes serve. Nodes that were stopped or killed can be started again."""
 
     @property
     def label(self) -> str: ...
 
     @property
     def bootstrap_servers(self) -> str: ...
+
+    def bootstrap_server(self, node_id: int) -> str: ...
+
+    def pid(self, node_id: int) -> int: ...
 
     def start_all(self) -> None: ...
 
@@ -64,27 +73,58 @@ class ClusterSubject(Protocol):
         """Remove what a node that is down has of a topic, as a new disk would."""
         ...
 
+    def metrics(self, node_id: int) -> str:
+        """The page of metrics of a node; empty where there is none."""
+        ...
+
     def close(self) -> None: ...
 
 
+def pause(subject: ClusterSubject, node_id: int) -> None:
+    """Stop a node in mid-step: its connections stay open, and it answers nobody."""
+    os.kill(subject.pid(node_id), signal.SIGSTOP)
+
+
+def resume(subject: ClusterSubject, node_id: int) -> None:
+    os.kill(subject.pid(node_id), signal.SIGCONT)
+
+
 class TidelogNode(Broker):
-    def __init__(self, environment: NodeEnvironment) -> None:
+    def __init__(self, environment: NodeEnvironment, first_words: Sequence[str]) -> None:
         self._environment = environment
+        self._first_words = first_words
         self._run = None
         self.log_lines = []
 
+    def _command(self, settings: Mapping[str, str]) -> list[str]:
+        return [*self._first_words, *super()._command(settings)]
+
 
 class TidelogCluster:
-    name = "Tidelog"
     label = f"3 x Tidelog {__version__}"
+    # What stands before the command of a node.
+    first_words: Sequence[str] = ()
 
-    def __init__(self, path: Path, is_quick: bool) -> None:  # noqa: ARG002 - both kinds are made alike
+    def __init__(self, path: Path, is_quick: bool) -> None:  # noqa: ARG002 - all kinds are made alike
         path.mkdir(parents=True)
         ports: list[NodePorts] = [(free_port(), free_port(), free_port()) for _ in range(NODES)]
         layout = make_layout(RealRandomness(), ports)
         layout = format_nodes(RealDisk(), RealRandomness(), RealClock(), str(path), layout)
-        self._nodes = {id_: TidelogNode(NodeEnvironment(layout, id_, path, REPLICATED)) for id_ in layout.node_ids}
+        self._metrics = {node_id: f"127.0.0.1:{free_port()}" for node_id in layout.node_ids}
+        self._nodes = {
+            node_id: TidelogNode(
+                NodeEnvironment(layout, node_id, path, {**REPLICATED, "tidelog.metrics.listener": self._metrics[node_id]}),
+                self.first_words,
+            )
+            for node_id in layout.node_ids
+        }
         self.bootstrap_servers = layout.bootstrap_servers
+
+    def bootstrap_server(self, node_id: int) -> str:
+        return self._nodes[node_id].bootstrap_servers
+
+    def pid(self, node_id: int) -> int:
+        return self._nodes[node_id].pid
 
     def start_all(self) -> None:
         for node in self._nodes.values():
@@ -104,10 +144,22 @@ class TidelogCluster:
     def lose_topic(self, node_id: int, topic: str) -> None:
         _remove(Path(self._nodes[node_id].data_path), topic)
 
+    def metrics(self, node_id: int) -> str:
+        with urllib.request.urlopen(f"http://{self._metrics[node_id]}/metrics", timeout=METRICS_SECONDS_MAX) as answer:
+            page: bytes = answer.read()
+        return page.decode()
+
     def close(self) -> None:
         for node in self._nodes.values():
             if node.is_running:
                 node.kill()
+
+
+class CompiledCluster(TidelogCluster):
+    """What ``make compile`` has built."""
+
+    label = f"3 x Tidelog {__version__}, compiled"
+    first_words = ("env", f"PYTHONPATH={COMPILED}")
 
 
 class KafkaClusterNode(ApacheKafka):
@@ -135,7 +187,6 @@ class KafkaClusterNode(ApacheKafka):
 
 
 class KafkaCluster:
-    name = "Kafka"
     label = f"3 x Apache Kafka {KAFKA_VERSION}"
 
     def __init__(self, path: Path, is_quick: bool) -> None:
@@ -145,6 +196,12 @@ class KafkaCluster:
         self.bootstrap_servers = ",".join(f"127.0.0.1:{client}" for client, _ in ports.values())
         for node in self._nodes.values():
             node.format()
+
+    def bootstrap_server(self, node_id: int) -> str:
+        return self._nodes[node_id].bootstrap_servers
+
+    def pid(self, node_id: int) -> int:
+        return self._nodes[node_id].pid
 
     def start_all(self) -> None:
         for node in self._nodes.values():
@@ -164,6 +221,9 @@ class KafkaCluster:
 
     def lose_topic(self, node_id: int, topic: str) -> None:
         _remove(self._nodes[node_id].data_directory, topic)
+
+    def metrics(self, node_id: int) -> str:  # noqa: ARG002 - it has none over HTTP
+        return ""
 
     def close(self) -> None:
         for node in self._nodes.values():

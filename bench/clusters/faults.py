@@ -1,0 +1,214 @@
+"""How long acknowledged writes stop when a broker dies, hangs or is stopped, and how available the cluster is meanwhile.
+
+An idempotent producer writes 200 messages a second to one partition. The gap of a round is the longest time in which nothing was
+acknowledged, from the fault until all that was sent before the last half second is acknowledged. After each round all replicas
+are in sync again. In the end everything is read: what was acknowledged has to be there, once.
+"""
+
+from collections.abc import Callable
+from time import monotonic, sleep
+
+from confluent_kafka import Message, Producer
+
+from bench.clusters.experiment import Experiment, Line, Run
+from bench.clusters.subjects import NODES, ClusterSubject, pause, resume
+from bench.clusters.traffic import (
+    COMMON,
+    SMALL,
+    NotDelivered,
+    count_values,
+    create,
+    leader_and_follower,
+    leaders,
+    restart,
+    wait_until_in_sync,
+    writing,
+)
+from bench.measure import Target
+from tidelog.client.quorum import QuorumAdmin
+
+SECTION = "Faults: the longest gap in acknowledged writes"
+TOPIC = "orders"
+# A running client may wait for its own time-outs of half a minute and more.
+ROUNDS_OF_PAUSES = 3
+LATE_SECONDS = 1.0
+DAY_SECONDS = 86_400
+FAULT_EVERY_SECONDS = 60.0
+GAP_MAX = Target("<=", 2.0)
+
+KILLED_LEADER = "kill -9 of a leader, median"
+KILLED_LEADER_WORST = "kill -9 of a leader, longest of all runs"
+KILLED_FOLLOWER = "kill -9 of a follower, median"
+KILLED_FOLLOWER_WORST = "kill -9 of a follower, longest of all runs"
+WRONG = "messages lost or written twice by kill -9"
+PAUSED_NEW = "SIGSTOP of a leader, until a new client's first message is acknowledged"
+PAUSED_RUNNING = "SIGSTOP of a leader, for the running client"
+STOPPED = "controlled shutdown of a leader, median"
+STOPPED_WORST = "controlled shutdown of a leader, longest of all runs"
+ROLLING = "rolling restart, worst of its steps"
+AVAILABLE = "kill -9 of a leader each minute: acknowledged within 1 s"
+AVAILABLE_DAY = "the same for one such fault a day"
+
+
+def controller_of(subject: ClusterSubject, without: int | None = None) -> int:
+    servers = ",".join(subject.bootstrap_server(node_id) for node_id in range(1, NODES + 1) if node_id != without)
+    with QuorumAdmin(servers) as admin:
+        return admin.describe().leader_id
+
+
+def gaps(run: Run, pick: Callable[[int, int], int], do: Callable[[ClusterSubject, int], None]) -> list[float]:
+    """The gap of each round in which this was done to the picked one of leader and follower."""
+    create(run.subject, TOPIC, 1)
+    found, with_controller = [], 0
+    with writing(run.subject, TOPIC) as writer:
+        for _ in range(run.scale.rounds):
+            victim = pick(*leader_and_follower(run.subject, TOPIC))
+            is_controller = victim == controller_of(run.subject)
+            with_controller += is_controller
+            began = monotonic()
+            do(run.subject, victim)
+            writer.wait_until_settled(began)
+            found.append(writer.longest_gap(began, monotonic()))
+            run.say(f"    {found[-1]:.2f} s{', also the active controller' if is_controller else ''}")
+            run.subject.start(victim)
+            wait_until_in_sync(run.subject)
+    values = count_values(run.subject, TOPIC, writer.numbers[-1])
+    lost = sum(not values[number] for number in writer.numbers)
+    doubled = sum(count > 1 for count in values.values())
+    run.add(WRONG, lost + doubled)
+    run.note(f"{run.subject.label}: {with_controller} of {len(found)} rounds hit the active controller as well")
+    return found
+
+
+def kill_leader(run: Run) -> None:
+    found = gaps(run, lambda leader, _: leader, lambda subject, victim: subject.kill(victim))
+    _add_all(run, KILLED_LEADER, KILLED_LEADER_WORST, found)
+
+
+def kill_follower(run: Run) -> None:
+    found = gaps(run, lambda _, follower: follower, lambda subject, victim: subject.kill(victim))
+    run.values.pop(WRONG)
+    _add_all(run, KILLED_FOLLOWER, KILLED_FOLLOWER_WORST, found)
+
+
+def stop_leader(run: Run) -> None:
+    found = gaps(run, lambda leader, _: leader, lambda subject, victim: subject.stop(victim))
+    run.values.pop(WRONG)
+    _add_all(run, STOPPED, STOPPED_WORST, found)
+
+
+def _add_all(run: Run, what: str, worst: str, found: list[float]) -> None:
+    for gap in found:
+        run.values.setdefault(what, []).append(gap)
+    run.add(worst, max(found))
+
+
+def pause_leader(run: Run) -> None:
+    create(run.subject, TOPIC, 1)
+    with writing(run.subject, TOPIC) as writer:
+        for _ in range(run.scale.fewer_rounds(ROUNDS_OF_PAUSES)):
+            leader, _ = leader_and_follower(run.subject, TOPIC)
+            began = monotonic()
+            pause(run.subject, leader)
+            try:
+                run.add(PAUSED_NEW, first_message_of_new_client(run.subject.bootstrap_servers) - began)
+                writer.wait_until_settled(began)
+            finally:
+                resume(run.subject, leader)
+            run.add(PAUSED_RUNNING, writer.longest_gap(began, monotonic()))
+            wait_until_in_sync(run.subject)
+
+
+def first_message_of_new_client(bootstrap_servers: str) -> float:
+    """When its message was acknowledged. The client knows all brokers of the cluster and nothing else."""
+    acknowledged: list[float] = []
+
+    def delivered(error: object, _: Message) -> None:
+        if error is None:
+            acknowledged.append(monotonic())
+
+    producer = Producer({**COMMON, "bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 0})
+    producer.produce(TOPIC, SMALL, partition=0, on_delivery=delivered)
+    while not acknowledged:
+        if not len(producer):
+            raise NotDelivered("the new client's message")
+        producer.poll(0.01)
+    return acknowledged[0]
+
+
+def rolling_restart(run: Run) -> None:
+    create(run.subject, TOPIC)
+    found = []
+    with writing(run.subject, TOPIC, NODES) as writer:
+        for node_id in range(1, NODES + 1):
+            began = monotonic()
+            restart(run.subject, node_id)
+            found.append(writer.longest_gap(began, monotonic()))
+            run.say(f"    step {node_id}: {found[-1]:.2f} s")
+    run.add(ROLLING, max(found))
+    run.note(f"{run.subject.label}: steps {', '.join(f'{gap:.2f}' for gap in found)} s")
+
+
+def kill_each_minute(run: Run) -> None:
+    every = 5.0 if run.scale.is_quick else FAULT_EVERY_SECONDS
+    faults = 1 if run.scale.is_quick else max(1, round(run.scale.minutes))
+    create(run.subject, TOPIC)
+    began = monotonic()
+    with writing(run.subject, TOPIC, NODES) as writer:
+        for number in range(faults):
+            sleep(max(0.0, began + number * every + every / 2 - monotonic()))
+            victim = leaders(run.subject, TOPIC)[number % NODES]
+            run.subject.kill(victim)
+            run.subject.start(victim)
+            wait_until_in_sync(run.subject)
+        sleep(max(0.0, began + faults * every - monotonic()))
+    latencies = writer.latencies()
+    late = sum(latency > LATE_SECONDS for latency in latencies) / len(latencies)
+    run.add(AVAILABLE, 100 * (1 - late))
+    run.add(AVAILABLE_DAY, 100 * (1 - late * (monotonic() - began) / faults / DAY_SECONDS))
+
+
+EXPERIMENTS = (
+    Experiment(
+        "kill-leader",
+        SECTION,
+        "kill -9 of the leader of a partition (--rounds)",
+        (Line(KILLED_LEADER, "s"), Line(KILLED_LEADER_WORST, "s", GAP_MAX), Line(WRONG, "", Target("<=", 0))),
+        kill_leader,
+    ),
+    Experiment(
+        "kill-follower",
+        SECTION,
+        "kill -9 of a follower (--rounds)",
+        (Line(KILLED_FOLLOWER, "s"), Line(KILLED_FOLLOWER_WORST, "s", GAP_MAX)),
+        kill_follower,
+    ),
+    Experiment(
+        "pause-leader",
+        SECTION,
+        "SIGSTOP of the leader, for a new client and for the running one (--rounds, at most 3)",
+        (Line(PAUSED_NEW, "s", Target("<=", 6.0)), Line(PAUSED_RUNNING, "s")),
+        pause_leader,
+    ),
+    Experiment(
+        "stop-leader",
+        SECTION,
+        "controlled shutdown of the leader (--rounds)",
+        (Line(STOPPED, "s"), Line(STOPPED_WORST, "s", Target("<=", 0.5))),
+        stop_leader,
+    ),
+    Experiment(
+        "rolling-restart",
+        SECTION,
+        "one node after the other, each as soon as all replicas are in sync",
+        (Line(ROLLING, "s", Target("<=", 1.0)),),
+        rolling_restart,
+    ),
+    Experiment(
+        "availability",
+        SECTION,
+        "kill -9 of a leader once a minute (--minutes)",
+        (Line(AVAILABLE, "%", Target(">=", 97.0)), Line(AVAILABLE_DAY, "%", Target(">=", 99.99))),
+        kill_each_minute,
+    ),
+)
