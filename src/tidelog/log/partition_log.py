@@ -47,6 +47,7 @@ from tidelog.log.producers.producer_snapshot import (
     load_newest_snapshot,
     marker_of,
     note_batch_of_producer,
+    recall_batches,
     remove_snapshots_above,
     replay_producers,
     write_snapshot,
@@ -662,6 +663,7 @@ class PartitionLog:
         snapshot_offset = load_newest_snapshot(
             environment.disk, self.directory, end_offset, self.producers, environment.report, self.segments[0].base_offset
         )
+        recall_batches(self.producers, self.segments, snapshot_offset)
         replay_producers(self.producers, self.segments, snapshot_offset or 0, end_offset)
         self.producers.on_high_watermark(self.high_watermark)
         self._unsynced.forget_segments(removed)

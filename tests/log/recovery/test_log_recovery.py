@@ -12,7 +12,9 @@ from tests.log.disks import read_file, write_file
 from tests.log.harness import BATCH_BYTES, PATH, SMALL, Store, append, batch, end_transaction, read_offsets
 from tests.log.recovery.recovery_harness import FIRST_SEGMENT, LOG, check_whole, filled
 from tidelog.log import names
-from tidelog.log.errors import LogOffline
+from tidelog.log.errors import LogOffline, OutOfOrderSequence
+from tidelog.log.partition_log import AppendResult
+from tidelog.log.producers import producer_snapshot
 from tidelog.log.producers.producer_snapshot import write_snapshot
 from tidelog.log.reading import Isolation, end_offset_for_epoch, read
 from tidelog.log.settings import LogSettings
@@ -46,6 +48,65 @@ def test_recovery_reads_only_from_the_recovery_point_on() -> None:
     store.open()
     assert {path for path in reads if path.endswith(".log")} == {f"{LOG}/{base:020d}.log" for base in (40, 50, 60)}
     check_whole(store.log(), 65)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("sequences", [3, 7, 40])
+def test_the_last_five_batches_of_a_producer_are_known_below_the_recovery_point(sequences: int, cut: bool) -> None:
+    """Their acknowledgements may be lost in the crash, and the producer sends all of them again. Another one writes between."""
+    store = Store(SMALL)
+    log = store.create()
+
+    def send(sequence: int, producer_id: int = 5) -> AppendResult:
+        return store.log().append_as_leader(batch(producer_id=producer_id, sequence=sequence), 0)
+
+    sent = []
+    for sequence in range(sequences):
+        sent.append(send(sequence).first_offset)
+        send(sequence, producer_id=6)
+    store.checkpoint(log)
+    if cut:
+        append(log)
+        log.cut_to(2 * sequences)
+    else:
+        # The start writes a snapshot at the log end, from which the second one knows the last batch only.
+        store.crash()
+        store.crash()
+    known = range(max(0, sequences - 5), sequences)
+    assert [(send(sequence).is_duplicate, send(sequence).first_offset) for sequence in known] == [
+        (True, sent[sequence]) for sequence in known
+    ]
+    if sequences > 5:
+        with pytest.raises(OutOfOrderSequence):
+            send(sequences - 6)
+    assert not send(sequences).is_duplicate
+
+
+def test_batches_of_an_earlier_epoch_are_not_recalled() -> None:
+    store = Store(SMALL)
+    log = store.create()
+    for epoch in (0, 1):
+        for sequence in range(2):
+            log.append_as_leader(batch(producer_id=5, producer_epoch=epoch, sequence=sequence), 0)
+    store.checkpoint(log)
+    store.crash()
+    assert store.log().append_as_leader(batch(producer_id=5, producer_epoch=1, sequence=0), 0).first_offset == 2
+
+
+def test_batches_before_a_snapshot_are_searched_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_snapshot, "RECALLED_BYTES_MAX", BATCH_BYTES)
+    store = Store(SMALL)
+    log = store.create()
+    for sequence in range(9):
+        log.append_as_leader(batch(producer_id=5, sequence=sequence, size=BATCH_BYTES), 0)
+    store.checkpoint(log)
+    for _ in range(4):
+        append(log)
+    store.commit(log)
+    store.crash()
+    entry = store.log().producers.entry(5)
+    assert entry is not None
+    assert 1 < len(entry.batches) < 5, "an index has an entry for every second batch or so"
 
 
 def test_what_was_recovered_is_durable_before_it_counts() -> None:

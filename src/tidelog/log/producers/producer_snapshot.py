@@ -3,7 +3,8 @@
 File ``<offset>.snapshot``: the state at that offset, in Kafka's version 1, big-endian: version i16; CRC-32C u32 of everything
 that follows; count i32; then for each producer: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta
 i32, timestamp i64, coordinator epoch i32, first offset of the current transaction i64 (-1: none). It keeps only a producer's
-last batch, so after a reload only that one is recognised as a duplicate.
+last batch. A producer may send five again, in order, and takes it for lost data if the first one is not recognised. So a reload
+after a crash or a cut reads the batches before a snapshot again (``recall_batches``). A clean stop has answered its producers.
 
 A crash may leave any part of a snapshot that was not synced; the CRC reveals it. A snapshot is never the only copy: recovery
 falls back to an older one, or to none, and replays the log from there. Replaying needs only the headers, and the content of
@@ -13,6 +14,7 @@ Opening or truncating a log removes the snapshots above the trusted offset: afte
 lost, and the log could reach their offset again with other batches.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from struct import Struct
 
@@ -20,16 +22,21 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from tidelog.log import names
 from tidelog.log.environment import Report
-from tidelog.log.errors import CorruptSnapshot
-from tidelog.log.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidelog.log.errors import CorruptIndex, CorruptLog, CorruptSnapshot
+from tidelog.log.producers.producer_state import BATCHES_KEPT_MAX, BatchMetadata, ProducerEntry, ProducerState
 from tidelog.log.segments.batch_scan import SCAN_CHUNK_BYTES, scan_headers
 from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.log.segments.segment import LogSegment, Segments
 from tidelog.ports.disk import Buffer, Disk, DiskFile
 from tidelog.records.control import EndTransactionMarker, read_end_transaction_marker
-from tidelog.records.header import CONTROL_MASK, BatchHeader
+from tidelog.records.header import CONTROL_MASK, SEQUENCE_COUNT, BatchHeader
 
 SNAPSHOT_VERSION = 1
+# How much of the log before a snapshot is searched for earlier batches: five of the largest that clients send by default, or a
+# few thousand small ones, which take some milliseconds. A batch that was not acknowledged is among the last.
+RECALLED_BYTES_MAX = 5 << 20
+# Small enough that large batches are skipped rather than read.
+RECALL_CHUNK_BYTES = 64 << 10
 
 _VERSION_CRC = Struct(">hI")
 _COUNT = Struct(">i")
@@ -144,6 +151,57 @@ def load_newest_snapshot(
         return offset
     producers.clear()
     return None
+
+
+def recall_batches(producers: ProducerState, segments: Segments, snapshot_offset: int | None) -> None:
+    """The state was loaded from a snapshot, which has the last batch of each producer: add the ones before, as far as they lie in
+    the last ``RECALLED_BYTES_MAX`` below the snapshot. What cannot be read is left out."""
+    if snapshot_offset is None or not producers.producer_count:
+        return
+    found: dict[int, deque[BatchMetadata]] = {}
+    try:
+        for segment, start in _last_bytes_below(segments, snapshot_offset):
+            for _, header in scan_headers(segment.file(), start, segment.size, RECALL_CHUNK_BYTES):
+                if header.base_offset >= snapshot_offset:
+                    break
+                _note_recalled(producers, found, header)
+                if header.next_offset >= snapshot_offset:
+                    break  # The rest is not checked yet, and may be torn.
+    except (CorruptLog, CorruptIndex, OSError):
+        pass  # It is below what recovery checks, and a fault there is reported to whoever reads it.
+    for producer_id, batches in found.items():
+        entry = producers.entry(producer_id)
+        if entry is not None:
+            entry.recall(batches)
+
+
+def _last_bytes_below(segments: Segments, offset: int) -> list[tuple[LogSegment, int]]:
+    """The last ``RECALLED_BYTES_MAX`` before ``offset``, as segments in their order, each with the position to start from."""
+    parts: list[tuple[LogSegment, int]] = []
+    left = RECALLED_BYTES_MAX
+    for segment in reversed(list(segments)):
+        if segment.base_offset >= offset or left <= 0:
+            continue
+        index = segment.offset_index
+        start, end = 0, index.lookup(offset)[1]
+        if end > left:
+            first_offset = index.first_offset_at(end - left)
+            assert first_offset is not None, "the entry at the end is one"
+            start = index.lookup(first_offset)[1]
+        parts.append((segment, start))
+        left -= end - start
+    return parts[::-1]
+
+
+def _note_recalled(producers: ProducerState, found: dict[int, deque[BatchMetadata]], header: BatchHeader) -> None:
+    entry = producers.entry(header.producer_id)
+    if entry is None or entry.epoch != header.producer_epoch or header.base_sequence < 0 or header.is_control:
+        return
+    last_offset = header.last_offset
+    if last_offset < entry.last_offset:
+        last_sequence = (header.base_sequence + header.last_offset_delta) % SEQUENCE_COUNT
+        batch = BatchMetadata(last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
+        found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT_MAX - 1)).append(batch)
 
 
 def replay_producers(producers: ProducerState, segments: Segments, from_offset: int, to_offset: int) -> None:

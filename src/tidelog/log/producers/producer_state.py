@@ -12,7 +12,8 @@ read_committed may not read past the first unstable offset: the lowest first off
 marker is not below the high watermark yet, because that marker could still be lost.
 
 The state lives in memory; producer_snapshot.py writes it to the disk. A snapshot keeps only the last batch of each producer,
-and no decided transaction whose marker was above the high watermark, so a reload forgets these.
+and no decided transaction whose marker was above the high watermark, so a reload forgets these. It reads the earlier batches
+again from the log (``recall``), as far as they are near.
 
 Invariants: ``_ongoing`` holds exactly the entries' open transactions, ordered by first offset; ``first_unstable_offset`` is the
 minimum over ``_ongoing`` and ``_undecided``.
@@ -101,6 +102,13 @@ class ProducerEntry:
     def add_batch(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
         self.last_sequence = last_sequence
         self._packed = _pack(last_sequence, last_offset, offset_delta, timestamp) + self._packed[:_EARLIER_BYTES_MAX]
+
+    def recall(self, earlier: Iterable[BatchMetadata]) -> None:
+        """Add batches of the epoch that were written before those that are known, oldest first."""
+        known = self.batches
+        self._packed = b""
+        for batch in (*earlier, *known):
+            self.add_batch(*batch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch: sequence numbers start again, and no earlier batch can be resent."""

@@ -33,6 +33,7 @@ from tidelog.log.producers.producer_snapshot import (
     load_newest_snapshot,
     marker_of,
     note_batch_of_producer,
+    recall_batches,
     replay_producers,
     write_snapshot,
 )
@@ -347,6 +348,7 @@ def _recover(environment: LogEnvironment, opening: LogOpening, segments: Segment
         opening.lower_recovery_point(start.offset)
     producers = ProducerState(opening.settings.producer_id_expiration_ms)
     snapshot_offset = load_newest_snapshot(disk, directory, start.offset, producers, report, segments[0].base_offset)
+    recall_batches(producers, segments, snapshot_offset)
     replay_producers(producers, segments, snapshot_offset or 0, start.offset)
     epochs = load_epochs(environment, directory, segments, start.offset)
     epochs.truncate_from_end(start.offset)
