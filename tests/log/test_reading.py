@@ -326,7 +326,7 @@ def test_what_a_read_would_wait_for_is_known_before_it_waits(monkeypatch: pytest
     store = Store(SMALL)
     log = three_segments(store)
     cached: set[str] = set()
-    monkeypatch.setattr(segment_module, "_is_cached", lambda file, position, length: file.path in cached)
+    monkeypatch.setattr(segment_module, "is_range_cached", lambda file, position, length: file.path in cached)
     store.commit(log)
     store.crash()
     log = store.log()

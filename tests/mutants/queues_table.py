@@ -6,6 +6,7 @@ from tests.mutants.table import Mutant
 QUEUES_TESTS = (
     "tests/queues",
     "tests/broker/handlers/test_share_groups.py",
+    "tests/broker/handlers/test_share_cold_reads.py",
     "tests/broker/handlers/test_share_dead_letters.py",
     "tests/broker/handlers/test_queue_topics.py",
     "tests/broker/test_share_seeds.py",
@@ -18,6 +19,20 @@ DELAYS = "tidelog/queues/delays.py"
 RANGES = "tidelog/queues/offset_ranges.py"
 
 QUEUES_MUTANTS = (
+    Mutant(
+        "shared: a fetch waits for the disk",
+        "the event loop never waits for records that are not in memory",
+        LEADER,
+        "        if self._tried.get(place, 0) >= COLD_TRIPS_MAX:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "shared: those who wait for the disk are forgotten",
+        "whoever waits hears of what was read for another",
+        "tidelog/broker/handlers/share_fetch.py",
+        "                leader.wake_later()\n",
+        "                leader.backlog()\n",
+    ),
     Mutant(
         "shared: the count is lowered when a member goes",
         "a message that kills its worker still reaches its limit",

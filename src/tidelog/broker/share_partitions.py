@@ -10,6 +10,9 @@ as a late acknowledgement of what others have settled, waits for the writes that
 another broker leads the partition or an administrator has set the offsets, the leader is dropped and nothing is patched: the next
 fetch begins with what was written.
 
+What a fetch reads may not be in the page cache, and the event loop does not wait for the disk. So a fetch that finds such a place
+skips the partition, and says what has to be read (``FetchBudget``). It tries again when a helper thread has read that.
+
 A fetch that waits is woken when there may be something for it: records, released or expired locks, room in the window, or the
 loss of the partition. Waiting fetches are woken in the order in which they came, and no more of them than there are records.
 
@@ -25,6 +28,8 @@ record that kills its only member would be delivered for ever.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -38,7 +43,7 @@ from tidelog.config.groups import BY_DURATION, duration_ms
 from tidelog.controller.errors import ApiError
 from tidelog.coordinator.errors import CoordinatorError
 from tidelog.log.errors import OffsetOutOfRange
-from tidelog.log.reading import Isolation, LogRead, LogSlice, offset_for_timestamp, read
+from tidelog.log.reading import Isolation, LogRead, LogSlice, cold_read, cold_slice, offset_for_timestamp, read
 from tidelog.log.segments.indexes import AbortedTransaction
 from tidelog.ports.clock import Clock
 from tidelog.ports.steps import Steps
@@ -76,6 +81,13 @@ READ_BYTES_MAX = 4 << 20
 ITEMS_MAX = 2_000
 # The same for a partition that is read, whatever is found there.
 ITEMS_PER_READ = 10
+# What a helper thread reads at once, if it is not in the page cache: milliseconds of the disk's time.
+COLD_BYTES_MAX = 1 << 20
+# For so many places of one request.
+COLD_PLACES_MAX = 4
+# A request makes so many trips to a helper thread for one place: for the index, for the batch that it leads to, for the records,
+# and for what was evicted in the meantime.
+COLD_TRIPS_MAX = 5
 # Headers are read in pieces of this size: many small batches, or the header of a large one.
 HEADERS_READ_BYTES = 8192
 # A queue topic is read in pieces of this size, because all of it is searched for times.
@@ -91,6 +103,8 @@ DUE_CHECK_MS_MAX = 1_000
 DUE_PAUSE_MS = 10
 
 OnSettled = Callable[[Exception | None], None]
+ColdRead = Callable[[], object]
+ReadPlace = tuple[SharePartitionKey, int]
 
 
 class ShareWaiter(Protocol):
@@ -120,14 +134,56 @@ class _StoredBatch(NamedTuple):
     size: int
 
 
-class FetchBudget:
-    """How much of the loop's time a request has left, in batches and ranges of records to look at. When it is used up, the
-    request is answered with what it has; the next one goes on from there."""
+class ColdReads:
+    """What a request has to read in a helper thread before it can go on."""
 
-    __slots__ = ("left",)
+    __slots__ = ("_reads", "_tried")
 
     def __init__(self) -> None:
+        # By place: a share partition, and an offset.
+        self._reads: dict[ReadPlace, ColdRead] = {}
+        self._tried: dict[ReadPlace, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._reads)
+
+    def begin(self) -> None:
+        """The request tries again, and notes what is still missing."""
+        self._reads = {}
+
+    def note(self, place: "ReadPlace", read: ColdRead) -> bool:
+        """Returns whether the place has to be skipped for now. What was read often, and is never there, is read at once:
+        otherwise it would never be delivered."""
+        if self._tried.get(place, 0) >= COLD_TRIPS_MAX:
+            return False
+        self._reads[place] = read
+        return True
+
+    def take(self) -> ColdRead:
+        """Return the call that a helper thread has to make. It is for a few places, because one that has records is enough."""
+        taken = list(self._reads.items())[:COLD_PLACES_MAX]
+        self._reads = {}
+        self._tried = {place: self._tried.get(place, 0) + 1 for place, _ in taken}
+        return partial(_read_all, [read for _, read in taken])
+
+
+def _read_all(reads: Sequence[ColdRead]) -> None:
+    for each in reads:
+        with suppress(OSError):  # Reading again reports it.
+            each()
+
+
+class FetchBudget:
+    """How much of the loop's time a request has left, in batches and ranges of records to look at. When it is used up, the
+    request is answered with what it has; the next one goes on from there.
+
+    What is not in the page cache is not looked at, but noted in ``cold_reads``."""
+
+    __slots__ = ("cold_reads", "left")
+
+    def __init__(self, cold_reads: "ColdReads") -> None:
         self.left = ITEMS_MAX
+        self.cold_reads = cold_reads
 
     def spend(self, items: int) -> None:
         self.left -= items
@@ -292,6 +348,7 @@ class ShareLeader:
         "_due_timer_ms",
         "_engine",
         "_environment",
+        "_is_cold",
         "_is_retiring",
         "_lock_timer",
         "_lock_timer_ms",
@@ -332,6 +389,8 @@ class ShareLeader:
         # How many times dead letters are being written, and whether the leader is dropped when they are.
         self._burials = 0
         self._is_retiring = False
+        # Whether the last fetch found something that has to be read from the disk first.
+        self._is_cold = False
         self.dropped_by: Exception | None = None
         """Why this leader is out of use, if it is."""
         partition.add_fetch_waiter(self)
@@ -433,7 +492,7 @@ class ShareLeader:
         if not self._has_records(engine):
             return 0
         budget.spend(ITEMS_PER_READ)
-        found = self._read(engine.next_fetch_offset(self._limits()), bytes_max).records
+        found = self._read(engine.next_fetch_offset(self._limits()), bytes_max, budget).records
         return 0 if found is None else found.length
 
     def fetch(self, request: AcquireRequest, bytes_max: int, budget: FetchBudget, on_written: OnSettled) -> ShareFetched:
@@ -486,12 +545,12 @@ class ShareLeader:
                 if engine.next_fetch_offset(limits) <= stored[-1].batch.last_offset:
                     break
             if self._times.is_turn_over:
-                self._wake_later()
+                self.wake_later()
                 break
             if engine.next_fetch_offset(limits) == offset:
                 break
         else:
-            self._wake_later()
+            self.wake_later()
         self._partition.count_fetched(fetched.length)
         self._environment.counters.count_outlived(engine.take_expired_count())
         is_counted = rules is not None and bool(fetched.acquired)
@@ -504,7 +563,7 @@ class ShareLeader:
         self, engine: SharePartition, offset: int, bytes_max: int, records_max: int, budget: FetchBudget
     ) -> tuple[LogSlice | None, list[_StoredBatch]]:
         """The batches from an offset on, with what the engine has to know of their records."""
-        found = self._read(offset, bytes_max)
+        found = self._read(offset, bytes_max, budget)
         if found.records is None:
             return None, []
         stored = _stored_batches(found, offset, records_max, budget.left)
@@ -520,7 +579,7 @@ class ShareLeader:
         engine = self._engine
         return [] if engine is None else [each for each in acquired if engine.is_held(member_id, each[0], each[1])]
 
-    def _wake_later(self) -> None:
+    def wake_later(self) -> None:
         """There may be more behind what was not for readers, or not for them yet."""
         if self._wake_timer is None and self.dropped_by is None:
             self._wake_timer = self._environment.timers.schedule(0, self._wake_again)
@@ -529,14 +588,29 @@ class ShareLeader:
         self._wake_timer = None
         self._wake()
 
-    def _read(self, offset: int, bytes_max: int) -> LogRead:
+    def _read(self, offset: int, bytes_max: int, budget: FetchBudget) -> LogRead:
+        """Where records are that can be looked at without waiting for the disk."""
         log = self._partition.log
         isolation = self._environment.settings.isolation(self.key.group_id)
-        try:
-            return read(log, offset, min(bytes_max, READ_BYTES_MAX), isolation)
-        except OffsetOutOfRange:
-            # The watermark of a new leader has not grown again to where the group is.
-            return LogRead(None, log.high_watermark, [])
+        nothing = LogRead(None, log.high_watermark, [])
+        place, cold_reads = (self.key, offset), budget.cold_reads
+        cold = None
+        with suppress(Exception):  # Whatever is wrong with the log, reading it finds out.
+            cold = cold_read(log, offset)
+        if cold is None or not cold_reads.note(place, cold):
+            try:
+                found = read(log, offset, min(bytes_max, READ_BYTES_MAX), isolation)
+                cold = None if found.records is None else cold_slice(log, offset, found.records)
+                if cold is not None and found.records is not None and found.records.length > COLD_BYTES_MAX:
+                    found = read(log, offset, COLD_BYTES_MAX, isolation)
+                    cold = None if found.records is None else cold_slice(log, offset, found.records)
+            except OffsetOutOfRange:
+                # The watermark of a new leader has not grown again to where the group is.
+                return nothing
+            if cold is None or not cold_reads.note(place, cold):
+                return found
+        self._is_cold = True
+        return nothing
 
     def _follow_log_start(self, engine: SharePartition) -> None:
         if engine.move_start(self._partition.log.log_start_offset):
@@ -712,10 +786,14 @@ class ShareLeader:
             engine = self._engine
             if engine is None or self.dropped_by is not None or not self._has_records(engine):
                 return
+            self._is_cold = False
             if waiter in self._waiters:
                 waiter.on_available()
+            if self._is_cold:
+                # It is being read for this one, who says so with ``wake_later``. For the others it is read then.
+                return
             if self._times.is_turn_over:
-                self._wake_later()
+                self.wake_later()
                 return
 
     def _has_records(self, engine: SharePartition) -> bool:

@@ -8,6 +8,7 @@ readable after the segment was deleted.
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.log.environment import OffsetPosition
@@ -15,7 +16,7 @@ from tidelog.log.errors import OffsetOutOfRange
 from tidelog.log.leader_epochs import UNDEFINED_EPOCH
 from tidelog.log.partition_log import PartitionLog
 from tidelog.log.segments.indexes import AbortedTransaction
-from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment
+from tidelog.log.segments.segment import NO_TIMESTAMP, LogSegment, is_range_cached
 from tidelog.ports.disk import DiskFile
 from tidelog.ports.steps import Steps
 from tidelog.records.header import LOG_OVERHEAD
@@ -24,6 +25,8 @@ from tidelog.records.header import LOG_OVERHEAD
 SEGMENTS_PER_STEP = 64
 # The aborted transactions in one slice. Each costs the reader and the broker half a microsecond.
 ABORTED_MAX = 10_000
+# A helper thread reads a cold range in pieces of this size.
+COLD_CHUNK_BYTES = 256 << 10
 # Calls tuple's own constructor: the one that NamedTuple generates is Python code, and every read makes three.
 _new_tuple = tuple.__new__
 
@@ -100,6 +103,26 @@ def cold_read(log: PartitionLog, offset: int) -> Callable[[], object] | None:
     if offset >= active.base_offset and active.is_recent(offset):
         return None
     return segments[segments.floor_index(offset)].cold_read(offset)
+
+
+def cold_slice(log: PartitionLog, offset: int, records: LogSlice) -> Callable[[], object] | None:
+    """Return a call that loads a slice for a helper thread to run. ``read`` at ``offset`` has returned it. None if all of it is
+    in memory, as far as the kernel can tell."""
+    active = log.segments.active
+    if offset >= active.base_offset and active.is_recent(offset):
+        return None
+    file, position, length = records
+    return None if is_range_cached(file, position, length) else partial(_read_range, records)
+
+
+def _read_range(records: LogSlice) -> None:
+    file, position, length = records
+    end = position + length
+    while position < end:
+        data = file.read(position, min(COLD_CHUNK_BYTES, end - position))
+        if not data:
+            return
+        position += len(data)
 
 
 def _bound(log: PartitionLog, isolation: Isolation) -> OffsetPosition:

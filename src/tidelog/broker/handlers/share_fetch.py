@@ -2,14 +2,18 @@
 
 The acknowledgements of a request take effect before it fetches. The answer waits for them to be committed, and for records: at
 least one, unless the time is up. A request that renews locks fetches nothing, because a lock might end before the answer.
+
+Records that have to be read from the disk first are read by a helper thread, also if the request does not want to wait. If there
+are others, the answer has those, and the next request finds the rest in memory.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, Pace, RequestContext
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
-from tidelog.broker.share_partitions import FetchBudget, ShareFetched, ShareLeader
+from tidelog.broker.share_partitions import ColdRead, ColdReads, FetchBudget, ShareFetched, ShareLeader
 from tidelog.broker.share_requests import (
     AcknowledgeErrors,
     Acknowledgements,
@@ -89,12 +93,14 @@ class ShareFetch:
     __slots__ = (
         "_acknowledged",
         "_bytes_min",
+        "_cold_reads",
         "_context",
         "_delayed",
         "_errors",
         "_fetched",
         "_is_fetched",
         "_is_first",
+        "_is_reading",
         "_key",
         "_leaders",
         "_partition_errors",
@@ -125,6 +131,9 @@ class ShareFetch:
         self._partition_errors: dict[TopicIndex, tuple[ErrorCode, str]] = {}
         self._leaders: dict[TopicIndex, ShareLeader] = {}
         self._is_fetched = False
+        # What has to be read from the disk before the next attempt, and whether that is being done while the request waits.
+        self._cold_reads = ColdReads()
+        self._is_reading = False
         self._timer: Timer | None = None
         # How many partitions have locked records, and not written that yet; and those that failed to.
         self._unwritten = 0
@@ -154,8 +163,13 @@ class ShareFetch:
             if pace.is_pause_due():
                 yield
                 self._check_session()
+        is_answered = self._try()
+        while not is_answered and self._cold_reads:
+            yield self._cold_reads.take()
+            self._check_session()
+            is_answered = self._try()
         wait_ms = _wait_ms(context, request)
-        if self._try() or wait_ms <= 0:
+        if is_answered or wait_ms <= 0:
             self.fetched()
             return
         context.session.add_delayed(self)
@@ -172,7 +186,9 @@ class ShareFetch:
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The session has ended while this request was handled.")
 
     def _try(self) -> bool:
-        """Lock what there is, unless it is too little to answer with. Returns whether there is an answer."""
+        """Lock what there is in memory, unless it is too little to answer with. Returns whether there is an answer. If there is
+        none, ``_cold_reads`` are to be done first, if there are any."""
+        self._cold_reads.begin()
         order = self._session.in_turn()
         for which in order:
             self._find(which)
@@ -181,7 +197,7 @@ class ShareFetch:
         bytes_each = max(1, min(self._request.max_bytes, self._context.broker.config.fetch_bytes_max) // len(self._leaders))
         if self._bytes_min > 1 and not self._are_enough(bytes_each):
             return bool(self._partition_errors)
-        budget = FetchBudget()
+        budget = FetchBudget(self._cold_reads)
         self._acquire(order, bytes_each, budget)
         return bool(self._fetched or self._partition_errors) or budget.is_spent
 
@@ -202,7 +218,7 @@ class ShareFetch:
 
     def _are_enough(self, bytes_each: int) -> bool:
         """Whether there are as many bytes as the request wants, or in so many partitions that one answer cannot have them all."""
-        budget = FetchBudget()
+        budget = FetchBudget(self._cold_reads)
         readable = 0
         for leader in self._leaders.values():
             readable += leader.readable_bytes(bytes_each, budget)
@@ -245,9 +261,25 @@ class ShareFetch:
         self._reply_if_done()
 
     def on_available(self) -> None:
+        if self._is_fetched or self._is_reading:
+            return
         # A request that has outlived its session locks nothing: nobody would release it.
-        if not self._is_fetched and (not self._is_session_open or self._try()):
+        if not self._is_session_open or self._try():
             self.fetched()
+        elif self._cold_reads:
+            self._is_reading = True
+            self._read_cold(partial(self._on_read, list(self._leaders.values())))
+
+    def _on_read(self, leaders: Sequence[ShareLeader], error: Exception | None) -> None:  # noqa: ARG002 - the next attempt finds out
+        self._is_reading = False
+        self.on_available()
+        if not self._is_reading:
+            # Those that would have waited for the same.
+            for leader in leaders:
+                leader.wake_later()
+
+    def _read_cold(self, on_read: Callable[[Exception | None], None]) -> None:
+        self._context.broker.work_slices.run(_in_helper_thread(self._cold_reads.take()), on_read)
 
     def _time_out(self) -> None:
         self._bytes_min = 0
@@ -262,6 +294,8 @@ class ShareFetch:
 
     def fetched(self) -> None:
         self._is_fetched = True
+        if self._cold_reads and not self._is_reading:
+            self._read_cold(_ignore)
         self._leave()
         self._context.session.remove_delayed(self)
         self._reply_if_done()
@@ -324,6 +358,14 @@ class ShareFetch:
                 self._context.count_error(code)
         fetched = self._fetched.get(which, ShareFetched())
         return ShareFetchResult(index, error, message, refusal, why, leader, fetched.records, fetched.acquired)
+
+
+def _in_helper_thread(call: ColdRead) -> Steps[None]:
+    yield call
+
+
+def _ignore(error: Exception | None) -> None:
+    """Nobody waits: the next request reads what it needs."""
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - for the whole request

@@ -325,7 +325,7 @@ class LogSegment:
         position = self.offset_index.lookup(offset)[1]
         length = min(LOOKUP_CHUNK_BYTES, self.size - position)
         file = self.file()
-        return None if length <= 0 or _is_cached(file, position, length) else partial(file.read, position, length)
+        return None if length <= 0 or is_range_cached(file, position, length) else partial(file.read, position, length)
 
     def _cold_file(self, path: str) -> DiskFile | None:
         try:
@@ -333,7 +333,7 @@ class LogSegment:
         except FileNotFoundError:
             return None
         size = file.size()
-        return None if not size or _is_cached(file, 0, size) else file
+        return None if not size or is_range_cached(file, 0, size) else file
 
     def is_recent(self, offset: int) -> bool:
         """Whether the batch with ``offset`` was among the last to be written, so that it is in the page cache."""
@@ -475,7 +475,8 @@ class Segments:
         del self._base_offsets[:count]
 
 
-def _is_cached(file: DiskFile, position: int, length: int) -> bool:
+def is_range_cached(file: DiskFile, position: int, length: int) -> bool:
+    """Whether a range of a file is in the page cache, as far as the kernel can tell."""
     try:
         descriptor = file.descriptor()
     except OSError:
