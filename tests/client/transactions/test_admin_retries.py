@@ -94,6 +94,26 @@ def test_who_has_not_answered_is_asked_again_and_who_has_is_not(fake: FakeBroker
     assert {each.key_type for each in fake.asked(ApiKey.FIND_COORDINATOR)} == {1}
 
 
+def test_what_is_known_is_not_asked_again_until_something_fails(fake: FakeBroker, admin: TransactionAdmin) -> None:
+    fake.answer(ApiKey.FIND_COORDINATOR, coordinators(ErrorCode.NONE, "a"))
+    fake.answer(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        described(a=ErrorCode.NONE),
+        described(a=ErrorCode.NONE),
+        described(a=ErrorCode.NOT_COORDINATOR),
+        described(a=ErrorCode.NONE),
+    )
+
+    def lookups() -> list[int]:
+        admin.describe_transactions(["a"])
+        return [len(fake.asked(api)) for api in (ApiKey.FIND_COORDINATOR, ApiKey.METADATA)]
+
+    first, second, third = lookups(), lookups(), lookups()
+    assert second == first
+    assert third == [each + 1 for each in first]
+    assert [each.topics for each in fake.asked(ApiKey.METADATA)] == [()] * third[1], "of topics nobody wants to know"
+
+
 def test_an_id_that_nobody_answers_for(fake: FakeBroker, admin: TransactionAdmin) -> None:
     fake.answer(ApiKey.FIND_COORDINATOR, coordinators(ErrorCode.NONE, "a"))
     fake.answer(ApiKey.DESCRIBE_TRANSACTIONS, described())

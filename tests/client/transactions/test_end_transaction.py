@@ -124,6 +124,15 @@ def test_asked_again_until_there_is_an_answer(fake: FakeBroker, fake_admin: Tran
     assert {version for api, version, _ in fake.requests if api is ApiKey.END_TXN} == {4}
 
 
+def test_several_are_ended_at_the_same_time(fake: FakeBroker, fake_admin: TransactionAdmin) -> None:
+    with fake_admin as admin:
+        fake.answer(ApiKey.END_TXN, {"error_code": 0})
+        for _ in range(2):
+            assert admin.end_transactions([HANDLE, HANDLE._replace(transactional_id="b")], is_commit=True) == {}
+    # One for all that is not under way together, and one for each of the two; they are kept.
+    assert fake.connections == 3
+
+
 def test_those_that_are_done_are_not_asked_again(fake: FakeBroker, fake_admin: TransactionAdmin) -> None:
     with fake_admin as admin:
         fake.answer(ApiKey.END_TXN, {"error_code": 0}, {"error_code": ErrorCode.CONCURRENT_TRANSACTIONS}, {"error_code": 0})

@@ -101,6 +101,13 @@ def test_lost_answers_are_asked_for_again(fake: FakeBroker) -> None:
     writer.begin()
     writer.write("t", 0, [(b"k", b"v")], NOW_MS)
     writer.commit()
+    done = len(fake.requests)
+    writer.write("t", 0, [(b"k", b"v")], NOW_MS)
+    writer.commit()
+    apis = [api for api, _, _ in fake.requests[done:]]
+    assert apis[-3:] == [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN]
+    assert apis.count(ApiKey.METADATA) == 0, "brokers and leaders are known"
+    del fake.requests[done:]
     brokers.close()
     # The very same bytes, whose sequence number the broker has seen: it does not write them twice.
     first, *others = [bytes(each.topic_data[0].partition_data[0].records) for each in fake.asked(ApiKey.PRODUCE)]

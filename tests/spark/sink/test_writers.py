@@ -115,8 +115,9 @@ def test_settings_of_the_connection_leave_the_writing_to_us_and_are_heeded() -> 
     own = connection_settings(settings)
     assert (own.client_id, own.connect_timeout_ms, own.timeout_ms) == ("loader", 1500, 9000)
     connections = SinkConnections(options)
-    for brokers in (connections._brokers, connections.admin._brokers, connections.lookup.brokers):
-        assert (brokers._client_id, brokers._connect_seconds_max, brokers.request_seconds_max) == ("loader", 1.5, 9.0)
+    brokers = connections.lookup.brokers
+    assert connections.admin._brokers is brokers
+    assert (brokers._client_id, brokers._connect_seconds_max, brokers.request_seconds_max) == ("loader", 1.5, 9.0)
     connections.close()
     assert connection_settings({}).client_id == "tidelog-spark"
 

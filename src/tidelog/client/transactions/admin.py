@@ -25,7 +25,6 @@ CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 30_000
 # Limits the work of one request: a partition may have thousands of producers.
 BATCH_SIZE_MAX = 500
-TRANSACTION_KEY_TYPE = 1
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LONGEST_TIMEOUT = "transaction.max.timeout.ms"
 DURATION_SINCE, PATTERN_SINCE = 1, 2
@@ -129,10 +128,11 @@ class TransactionAdmin:
         client_id: str = "tidelog-transactions",
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        brokers: Brokers | None = None,
     ) -> None:
-        """Connects on the first call."""
+        """Connects on the first call. With ``brokers`` it uses what these know, and their connections."""
         self._seconds_max = request_timeout_ms / 1000
-        self._brokers = Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, self._seconds_max)
+        self._brokers = brokers or Brokers(bootstrap_servers, client_id, connect_timeout_ms / 1000, self._seconds_max)
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +142,10 @@ class TransactionAdmin:
 
     def close(self) -> None:
         self._brokers.close()
+
+    def greet(self) -> None:
+        """Contact a broker. Raises BrokerUnreachable when none answers."""
+        self._brokers.patiently(self._brokers.refresh)
 
     def metadata(self) -> ClusterMetadata:
         return self._brokers.patiently(self._brokers.metadata)
@@ -202,7 +206,9 @@ class TransactionAdmin:
         }
         version_min = PATTERN_SINCE if pattern is not None else DURATION_SINCE if duration_ms >= 0 else 0
         found: dict[str, TransactionListing] = {}
-        for node_id in self.metadata().brokers:
+        # All brokers of this moment: one that was added may coordinate transactions.
+        brokers = self._brokers.patiently(partial(self._brokers.ask_metadata, [])).brokers
+        for node_id in sorted(broker.node_id for broker in brokers):
             answer = self._brokers.patiently(partial(self._list, node_id, fields, version_min))
             for each in answer.transaction_states:
                 listing = TransactionListing(each.transactional_id, node_id, each.producer_id, each.transaction_state)
@@ -219,7 +225,6 @@ class TransactionAdmin:
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """The descriptions by id. An id that no coordinator knows is left out."""
         found: dict[str, TransactionDescription] = {}
-        self.metadata()
         for ids in _batches(list(dict.fromkeys(transactional_ids))):
             left = set(ids)
             self._brokers.patiently(partial(self._describe, ids, left, found))
@@ -227,26 +232,27 @@ class TransactionAdmin:
 
     def _describe(self, ids: Sequence[str], left: set[str], found: dict[str, TransactionDescription]) -> None:
         """Ask once for all ids in ``left``, and remove those that were answered."""
-        self._brokers.metadata()
         waiting = [transactional_id for transactional_id in ids if transactional_id in left]
-        for node_id, theirs in self._find_coordinators(waiting).items():
+        by_node: dict[int, list[str]] = {}
+        for transactional_id, node_id in self._brokers.transaction_coordinators(waiting).items():
+            by_node.setdefault(node_id, []).append(transactional_id)
+        for node_id, theirs in by_node.items():
             answer = self._brokers.request(node_id, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": theirs})
             for each in answer.transaction_states:
                 if each.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    check_code(each.error_code, f"transactional id {each.transactional_id}")
+                    self._check(each.error_code, f"transactional id {each.transactional_id}")
                     found[each.transactional_id] = _description(node_id, each)
                 left.discard(each.transactional_id)
         if left:
             raise InvalidAnswer(f"the coordinators do not answer for {', '.join(sorted(left))}")
 
-    def _find_coordinators(self, transactional_ids: Sequence[str]) -> dict[int, list[str]]:
-        fields = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": list(transactional_ids)}
-        answer = self._brokers.request_any(ApiKey.FIND_COORDINATOR, fields)
-        by_node: dict[int, list[str]] = {}
-        for each in answer.coordinators:
-            check_code(each.error_code, f"no coordinator of transactional id {each.key}", each.error_message)
-            by_node.setdefault(each.node_id, []).append(each.key)
-        return by_node
+    def _check(self, code: int, subject: str) -> None:
+        """An error may mean that the coordinator has moved, so the next attempt looks it up again."""
+        try:
+            check_code(code, subject)
+        except ClientError:
+            self._brokers.forget()
+            raise
 
     # -- what partitions know -------------------------------------------------------------------------------------------------
 
@@ -327,20 +333,28 @@ class TransactionAdmin:
 
     def _end(self, left: list[TransactionHandle], is_commit: bool, failures: dict[TransactionHandle, ClientError]) -> None:
         """One round; those that are done leave ``left``, whether they were ended or are not to be asked again."""
-        self._brokers.ask_metadata([])
         problem: ClientError | None = None
-        nodes = {each: node for node, ids in self._find_coordinators([each[0] for each in left]).items() for each in ids}
-        for transaction in list(left):
-            transactional_id, producer_id, producer_epoch = transaction
-            fields = {
-                "transactional_id": transactional_id,
-                "producer_id": producer_id,
-                "producer_epoch": producer_epoch,
-                "committed": is_commit,
-            }
+        nodes = self._brokers.transaction_coordinators([each.transactional_id for each in left])
+        asked = list(left)
+        requests = [
+            (
+                nodes[each.transactional_id],
+                ApiKey.END_TXN,
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.producer_id,
+                    "producer_epoch": each.producer_epoch,
+                    "committed": is_commit,
+                },
+            )
+            for each in asked
+        ]
+        # Each is a record that its coordinator replicates: at the same time they share what that takes.
+        for transaction, answer in zip(asked, self._brokers.request_each(requests), strict=True):
             try:
-                answer = self._brokers.request(nodes[transactional_id], ApiKey.END_TXN, fields)
-                check_code(answer.error_code, f"the transaction of {transactional_id} was not ended")
+                if isinstance(answer, ClientError):
+                    raise answer
+                self._check(answer.error_code, f"the transaction of {transaction.transactional_id} was not ended")
             except ClientError as error:
                 if is_worth_another_attempt(error):
                     problem = error

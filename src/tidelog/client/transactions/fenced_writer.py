@@ -21,7 +21,6 @@ from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import DecodedMessage
 from tidelog.wire.protocol import ApiKey
 
-TRANSACTION_KEY_TYPE = 1
 ALL_IN_SYNC_REPLICAS = -1
 FENCED = (
     ErrorCode.PRODUCER_FENCED,
@@ -43,9 +42,9 @@ class FencedWriter:
         self._brokers = brokers
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
-        self._coordinator: int | None = None
         self.producer_id, self.producer_epoch = -1, -1
         self._sequences: dict[tuple[str, int], int] = {}
+        self._leaders: dict[tuple[str, int], int] = {}
 
     def begin(self) -> None:
         fields = {
@@ -111,41 +110,41 @@ class FencedWriter:
             "timeout_ms": int(self._brokers.request_seconds_max * 1000),
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
         }
-        answer = self._brokers.request(leader, ApiKey.PRODUCE, fields)
-        result = answer.responses[0].partition_responses[0]
-        self._check(result.error_code, f"{topic}-{partition} does not take the record", result.error_message)
+        try:
+            answer = self._brokers.request(leader, ApiKey.PRODUCE, fields)
+            result = answer.responses[0].partition_responses[0]
+            self._check(result.error_code, f"{topic}-{partition} does not take the record", result.error_message)
+        except ClientError:
+            # The next attempt looks for it again: it may have moved.
+            self._leaders.clear()
+            raise
 
     def _leader(self, topic: str, partition: int) -> int:
-        for each in self._brokers.ask_metadata([topic]).topics:
-            for place in each.partitions:
-                if (each.name, place.partition_index) == (topic, partition):
-                    if place.leader_id == NO_LEADER:
-                        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
-                    return int(place.leader_id)
-        raise UnknownPartition(topic, partition)
+        if (topic, partition) not in self._leaders:
+            for each in self._brokers.ask_metadata([topic]).topics:
+                self._leaders |= {(each.name, place.partition_index): int(place.leader_id) for place in each.partitions}
+        leader = self._leaders.get((topic, partition))
+        if leader is None:
+            raise UnknownPartition(topic, partition)
+        if leader == NO_LEADER:
+            self._leaders.clear()
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+        return leader
 
     def _of_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> DecodedMessage:
         return self._patiently(partial(self._ask_coordinator, api, fields))
 
     def _ask_coordinator(self, api: ApiKey, fields: dict[str, Any]) -> DecodedMessage:
-        if self._coordinator is None:
-            self._coordinator = self._find_coordinator()
+        name = self._transactional_id
         try:
-            answer = self._brokers.request(self._coordinator, api, fields)
+            answer = self._brokers.request(self._brokers.transaction_coordinators([name])[name], api, fields)
             for code in _codes(answer):
-                self._check(code, f"{api.name} of {self._transactional_id}")
+                self._check(code, f"{api.name} of {name}")
         except ClientError:
             # The next attempt looks for it again: it may have moved.
-            self._coordinator = None
+            self._brokers.forget()
             raise
         return answer
-
-    def _find_coordinator(self) -> int:
-        wanted = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": [self._transactional_id]}
-        (found,) = self._brokers.request_any(ApiKey.FIND_COORDINATOR, wanted).coordinators
-        self._check(found.error_code, f"no coordinator of transactional id {self._transactional_id}", found.error_message)
-        self._brokers.ask_metadata([])
-        return int(found.node_id)
 
     def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
         return retried(attempt, self._brokers.request_seconds_max, is_worth_another_attempt)

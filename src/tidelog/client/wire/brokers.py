@@ -3,6 +3,9 @@
 Metadata comes from whichever broker answers first; known brokers are asked before the bootstrap servers. Connections are opened
 on use and kept. A connection that failed is closed, so that the next request opens a new one. Requests to a broker share one
 connection; ``borrow`` gives out others for exclusive use, because a fetch that waits must not hold up other requests.
+
+Addresses and the coordinators of transactions are remembered until a request fails, so that a caller in a hurry pays no round
+trip for what it knows (``refresh``, ``transaction_coordinators``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,17 +18,22 @@ from tidelog.client.wire.errors import (
     BrokerUnreachable,
     ClientError,
     ConnectionLost,
+    InvalidAnswer,
     SecurityRequired,
     UnknownPartition,
+    check_code,
 )
 from tidelog.client.wire.retries import is_worth_another_broker, retried
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.messages import DecodedMessage, Fields
+from tidelog.wire.messages import DecodedMessage, Fields, encode_request
 from tidelog.wire.protocol import ApiKey
 
 NO_LEADER = -1
 # The number of idle connections per broker that are kept for the next borrower: opening one takes a round trip or two.
-IDLE_CONNECTIONS_MAX = 4
+IDLE_CONNECTIONS_MAX = 8
+TRANSACTION_KEY_TYPE = 1
+# The coordinators of so many transactional ids are remembered.
+COORDINATORS_MAX = 10_000
 
 _Result = TypeVar("_Result")
 
@@ -47,6 +55,15 @@ class ClusterMetadata(NamedTuple):
         return found
 
 
+class _Posted(NamedTuple):
+    """A request that is under way."""
+
+    node_id: int
+    connection: BrokerConnection
+    api: ApiKey
+    version: int
+
+
 class Brokers:
     def __init__(self, bootstrap_servers: str, client_id: str, connect_seconds_max: float, request_seconds_max: float) -> None:
         self._bootstrap = parse_addresses(bootstrap_servers)
@@ -54,6 +71,8 @@ class Brokers:
         self._connect_seconds_max = connect_seconds_max
         self.request_seconds_max = request_seconds_max
         self._addresses: dict[int, Address] = {}
+        self._coordinators: dict[str, int] = {}
+        self._is_outdated = True
         self._connections: dict[Address, BrokerConnection] = {}
         self._idle: dict[int, list[BrokerConnection]] = {}
         self._borrowed: list[BrokerConnection] = []
@@ -69,11 +88,6 @@ class Brokers:
         self._connections.clear()
         self._borrowed.clear()
         self.close_idle()
-
-    def expect_answers(self) -> None:
-        """Other connections of this process have been served by the cluster, so a broker that is not there restarts, and one that
-        ends a connection at its first words stops: neither says anything about the address or about security."""
-        self._has_answered = self._speaks_plaintext = self._is_served = True
 
     def metadata(self) -> ClusterMetadata:
         """The brokers and the partitions of all topics."""
@@ -91,7 +105,36 @@ class Brokers:
         wanted = None if topics is None else [{"name": topic} for topic in topics]
         answer = self.request_any(ApiKey.METADATA, {"topics": wanted, "allow_auto_topic_creation": False})
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._is_outdated = False
         return answer
+
+    def refresh(self) -> None:
+        """Look the brokers up, unless they are known and nothing has failed since."""
+        if self._is_outdated:
+            self.ask_metadata([])
+
+    def transaction_coordinators(self, transactional_ids: Sequence[str]) -> dict[str, int]:
+        """The node that coordinates each transactional id."""
+        unknown = [each for each in transactional_ids if each not in self._coordinators]
+        if unknown:
+            fields = {"key_type": TRANSACTION_KEY_TYPE, "coordinator_keys": unknown}
+            for each in self.request_any(ApiKey.FIND_COORDINATOR, fields).coordinators:
+                check_code(each.error_code, f"no coordinator of transactional id {each.key}", each.error_message)
+                self._coordinators[each.key] = each.node_id
+            if missing := [each for each in unknown if each not in self._coordinators]:
+                raise InvalidAnswer(f"the brokers do not answer for transactional id {missing[0]}")
+        found = {each: self._coordinators[each] for each in transactional_ids}
+        if any(node_id not in self._addresses for node_id in found.values()):
+            self._is_outdated = True
+        self.refresh()
+        if len(self._coordinators) > COORDINATORS_MAX:
+            self._coordinators = dict(found)
+        return found
+
+    def forget(self) -> None:
+        """An answer said that what is remembered is outdated: a coordinator has moved, or a broker is gone."""
+        self._coordinators.clear()
+        self._is_outdated = True
 
     def patiently(
         self, attempt: Callable[[], _Result], may_retry: Callable[[ClientError], bool] = is_worth_another_broker
@@ -130,6 +173,9 @@ class Brokers:
     def _connect(self, address: Address) -> BrokerConnection:
         try:
             connection = BrokerConnection(*address, self._client_id, self._connect_seconds_max, self.request_seconds_max)
+        except BrokerUnreachable:
+            self.forget()
+            raise
         except SecurityRequired as error:
             if not self._speaks_plaintext:
                 raise
@@ -150,6 +196,7 @@ class Brokers:
         except ClientError:
             connection.close()
             del self._connections[address]
+            self.forget()
             raise
         self._is_served = True
         return response
@@ -177,6 +224,40 @@ class Brokers:
         connection.close()
         if connection in self._borrowed:
             self._borrowed.remove(connection)
+
+    def request_each(self, requests: Sequence[tuple[int, ApiKey, Fields]]) -> list[DecodedMessage | ClientError]:
+        """The answers to requests that are under way at the same time, or why there is none. At most IDLE_CONNECTIONS_MAX of them
+        go to brokers at a time, each over a connection of its own."""
+        outcomes: list[DecodedMessage | ClientError] = []
+        for begin in range(0, len(requests), IDLE_CONNECTIONS_MAX):
+            sent = [self._post(*request) for request in requests[begin : begin + IDLE_CONNECTIONS_MAX]]
+            outcomes += [each if isinstance(each, ClientError) else self._collect(each) for each in sent]
+        return outcomes
+
+    def _post(self, node_id: int, api: ApiKey, fields: Fields) -> _Posted | ClientError:
+        connection = None
+        try:
+            connection = self.borrow(node_id)
+            version = connection.version_of(api)
+            connection.send(api, version, encode_request(api, version, fields), self.request_seconds_max)
+        except ClientError as error:
+            if connection is not None:
+                self.discard(connection)
+            return error
+        return _Posted(node_id, connection, api, version)
+
+    def _collect(self, posted: _Posted) -> DecodedMessage | ClientError:
+        try:
+            answer = posted.connection.receive_message(posted.api, posted.version, self.request_seconds_max)
+        except ClientError as error:
+            self.discard(posted.connection)
+            # What broke this one has probably broken the others.
+            self.close_idle()
+            self.forget()
+            return error
+        self._is_served = True
+        self.give_back(posted.node_id, posted.connection)
+        return answer
 
     def close_idle(self) -> None:
         """Close the idle connections after a failure: whatever broke one connection has probably broken these as well."""

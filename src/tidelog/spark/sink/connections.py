@@ -14,7 +14,6 @@ from tidelog.client.fetch.lookup import PartitionLookup
 from tidelog.client.fetch.settings import OwnSettings, own_settings
 from tidelog.client.produce.producer import ColumnProducer
 from tidelog.client.transactions.admin import TransactionAdmin
-from tidelog.client.wire.brokers import Brokers
 from tidelog.client.wire.errors import UnknownPartition
 from tidelog.records.compression import CompressionType
 from tidelog.spark.options import SinkOptions
@@ -81,15 +80,11 @@ class SinkConnections:
         self._options = options
         bootstrap = options.connection.bootstrap
         own = connection_settings(dict(options.connection.settings))
-        self._brokers = Brokers(bootstrap, own.client_id, own.connect_timeout_ms / 1000, own.timeout_ms / 1000)
-        self.admin = TransactionAdmin(
-            bootstrap,
-            client_id=own.client_id,
-            connect_timeout_ms=own.connect_timeout_ms,
-            request_timeout_ms=own.timeout_ms,
-        )
-        self._ledger_cluster = LedgerCluster(bootstrap, self._brokers, self.admin.topic_config)
         self.lookup = PartitionLookup(bootstrap, own, "read_committed")
+        # All of them know what one of them has learnt, of leaders, coordinators and addresses.
+        brokers = self.lookup.brokers
+        self.admin = TransactionAdmin(bootstrap, request_timeout_ms=own.timeout_ms, brokers=brokers)
+        self._ledger_cluster = LedgerCluster(bootstrap, brokers, self.admin.topic_config)
         self._looked_up: dict[str, float] = {}
         self._plain_producer: ColumnProducer | None = None
         self._jobs: dict[str, tuple[SinkJob, TopicLedger]] = {}
@@ -100,15 +95,11 @@ class SinkConnections:
         """Contact a broker. Raises BrokerUnreachable when none answers. Once one has answered, all calls wait for brokers that
         restart."""
         if not self._is_greeted:
-            self.admin.metadata()
-            for brokers in (self._brokers, self.lookup.brokers):
-                brokers.expect_answers()
+            self.admin.greet()
             self._is_greeted = True
 
     def close(self) -> None:
-        self._brokers.close()
         self.lookup.close()
-        self.admin.close()
         for _, ledger in self._jobs.values():
             ledger.close()
         self._jobs.clear()
