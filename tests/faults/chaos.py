@@ -56,7 +56,8 @@ TARGETS = ("leader", "follower", "controller")
 class Acknowledged(NamedTuple):
     sent: float
     answered: float
-    place: tuple[int, int]
+    place: tuple[int, int | None]
+    """The partition and the offset, if librdkafka knows it: see ``tidelog.client.Delivered``."""
     number: int
 
 
@@ -280,12 +281,17 @@ def _judge(cluster: Cluster, writers: Sequence[Writer], report: Report) -> None:
         report.late += sum(latency > ANSWERED_SECONDS for latency in latencies)
         report.latest_seconds = max(report.latest_seconds, *latencies)
         report.problems += writer.problems
-        wanted = {each.place: each.number for each in writer.acknowledged}
         found = _everything(cluster.bootstrap_servers, writer.topic)
+        somewhere = {(index, number) for (index, _), number in found.items()}
         report.problems += [
-            f"{writer.topic}-{place[0]} has {found.get(place)} at offset {place[1]}, where {number} was acknowledged"
-            for place, number in wanted.items()
-            if found.get(place) != number
+            f"{writer.topic}-{index} has {found.get((index, offset))} at offset {offset}, where {number} was acknowledged"
+            for _, _, (index, offset), number in writer.acknowledged
+            if offset is not None and found.get((index, offset)) != number
+        ]
+        report.problems += [
+            f"{writer.topic}-{index} does not have {number}, which was acknowledged"
+            for _, _, (index, offset), number in writer.acknowledged
+            if offset is None and (index, number) not in somewhere
         ]
         for partition in range(PARTITIONS):
             values = [number for (index, _), number in sorted(found.items()) if index == partition]

@@ -30,7 +30,10 @@ class Heard:
         self.problems: list[str] = []
 
 
-RIGHT = [Acknowledged(0.0, 0.5 if number else 2.0, (number % PARTITIONS, number // PARTITIONS), number) for number in range(9)]
+PLACES = {(number % PARTITIONS, number // PARTITIONS): number for number in range(9)}
+RIGHT = [Acknowledged(0.0, 0.5 if number else 2.0, place, number) for place, number in PLACES.items()]
+# Its offset is not known: the acknowledgement was lost.
+RIGHT[8] = RIGHT[8]._replace(place=(8 % PARTITIONS, None))
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, found: dict[tuple[int, int], int]) -> Report:
@@ -54,11 +57,12 @@ def judged(monkeypatch: pytest.MonkeyPatch, found: dict[tuple[int, int], int]) -
 
 
 def test_the_judge_finds_what_is_missing_doubled_and_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {each.place: each.number for each in RIGHT}
+    found = PLACES
     report = judged(monkeypatch, found)
     assert (report.problems, report.acknowledged, report.late, report.latest_seconds) == ([], 9, 1, 2.0)
     assert report.availability_at_one_fault_a_day == pytest.approx(1 - 60 / 9 / 86_400)
     assert judged(monkeypatch, {**found, (0, 3): 99}).problems == [], "what was not acknowledged may be there"
     assert "orders-1 has None at offset 2, where 7" in judged(monkeypatch, {k: v for k, v in found.items() if v != 7}).problems[0]
+    assert judged(monkeypatch, {**found, (2, 2): 99}).problems == [f"{STEADY}-2 does not have 8, which was acknowledged"]
     assert judged(monkeypatch, {**found, (0, 3): 6}).problems == ["orders-0 has numbers twice or out of order"]
     assert judged(monkeypatch, {**found, (0, 3): 1}).problems == ["orders-0 has numbers twice or out of order"]

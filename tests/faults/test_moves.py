@@ -10,7 +10,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.load import COMMON, WAIT_SECONDS_MAX, wait_until
-from tests.faults.test_replica_kills import PARTITIONS, TOPIC, everything, writing
+from tests.faults.test_replica_kills import PARTITIONS, TOPIC, writing
 from tidelog.client.reassignment import ReassignmentAdmin
 from tidelog.testing import Cluster
 
@@ -44,5 +44,5 @@ def test_nothing_acknowledged_is_lost_when_partitions_move_and_a_broker_dies() -
                 wanted = dict.fromkeys(range(PARTITIONS), sorted(replicas))
                 wait_until(partial(has_copies, cluster, wanted), "only the new replicas have a log")
         assert writer.problems == []
-        found = everything(cluster.bootstrap_servers, len(writer.acknowledged))
-        assert found == writer.acknowledged
+        found = writer.read_back(cluster.bootstrap_servers)
+        assert not writer.differences(found)

@@ -67,6 +67,17 @@ class IdempotentWriter(threading.Thread):
         self._is_over.set()
         self.join()
 
+    def read_back(self, bootstrap_servers: str) -> dict[tuple[int, int], int]:
+        """Everything that is in the topic."""
+        return everything(bootstrap_servers, len(self.acknowledged) + len(self.acknowledged_somewhere))
+
+    def differences(self, found: dict[tuple[int, int], int]) -> list[tuple[tuple[int, int], int]]:
+        """The places where something else was acknowledged than is found there, or nothing."""
+        somewhere = self.acknowledged_somewhere
+        assert somewhere <= {(place[0], value) for place, value in found.items()}
+        known = {(place, value) for place, value in found.items() if (place[0], value) not in somewhere}
+        return sorted(known ^ self.acknowledged.items())
+
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:
             self.problems.append(f"a message was not delivered: {error}")
@@ -152,11 +163,8 @@ def test_nothing_acknowledged_is_lost_or_doubled() -> None:
                 strike(cluster, writer, target, admin)
             wait_until(lambda: leaders_and_isr(admin)[2] == [3] * PARTITIONS, "all replicas in sync in the end")
         assert writer.problems == []
-        somewhere = writer.acknowledged_somewhere
-        found = everything(cluster.bootstrap_servers, len(writer.acknowledged) + len(somewhere))
-        assert somewhere <= {(place[0], value) for place, value in found.items()}
-        known = {(place, value) for place, value in found.items() if (place[0], value) not in somewhere}
-        differences = sorted(known ^ writer.acknowledged.items())
+        found = writer.read_back(cluster.bootstrap_servers)
+        differences = writer.differences(found)
         assert not differences, f"{differences[:10]}\n{batches_around(cluster, *differences[0][0])}"
         for partition in range(PARTITIONS):
             values = [value for (number, _), value in sorted(found.items()) if number == partition]

@@ -18,7 +18,10 @@ _adding = threading.Lock()
 
 
 class Delivered(NamedTuple):
-    """Where the message was written. ``offset`` is None without an acknowledgement (acks=0); ``timestamp`` is in milliseconds."""
+    """Where the message was written. ``timestamp`` is in milliseconds.
+
+    ``offset`` is None without an acknowledgement (acks=0), and seldom with one: when the acknowledgement is lost and that of a
+    later message arrives, librdkafka concludes that the message is written, once, but does not know where."""
 
     topic: str
     partition: int
