@@ -120,6 +120,9 @@ def test_a_queue_delays_jobs_and_a_topic_is_adopted(command: Command, name: str)
     assert command("produce", plain, stdin=b"old\n").code == 0
     assert "this is an ordinary one" in command.fails("queues", "send", plain, "x", "--delay", "1")
     assert "--adopt" in command.fails("queues", "create", plain)
+    assert command("topics", "create", f"{plain}-table", "--config", "cleanup.policy=compact").lines
+    assert "--config cleanup.policy=delete" in command.fails("queues", "create", f"{plain}-table", "--adopt")
+    assert command("queues", "create", f"{plain}-table", "--adopt", "--config", "cleanup.policy=delete").code == 0
     assert command("queues", "create", plain, "--adopt").lines[0].startswith(f"Adopted {plain}.")
     command("queues", "send", plain, "later", "--delay", "600")
     (job,) = command("queues", "receive", plain, "--wait", "10", "--ack", "--json").documents

@@ -82,6 +82,12 @@ def test_refuses_with_the_reason(name: str, text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_queue_is_not_compacted(policy: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"cleanup.policy=compact.*tidelog.queue.enable=true.*equal keys"):
+        parse(TOPIC, {"tidelog.queue.enable": "true", "cleanup.policy": policy})
+
+
 def test_the_compaction_lags_must_leave_room() -> None:
     assert parse(TOPIC, {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10"})["min.compaction.lag.ms"] == 10
     with pytest.raises(

@@ -58,6 +58,7 @@ GroupOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 EMPTY_STATE = "Empty"
+CLEANUP_POLICY = "cleanup.policy"
 
 
 class QueueState(NamedTuple):
@@ -123,6 +124,8 @@ def create_command(
                 f"there is a topic {name} already; to see it as a queue: tidelog queues describe {name}; to make it one, with "
                 f"its messages as jobs: tidelog queues create {name} --adopt"
             )
+        has_settings = admin.describe_topics([name])[name].configs if is_there else {}
+        _check_policy({**has_settings, **configs}.get(CLEANUP_POLICY))
         # Before the topic, because a setting that is refused must not leave a topic behind.
         groups.set_settings(group or name, settings)
         if is_there:
@@ -143,6 +146,14 @@ def create_command(
         say(console, f"Its dead letters: tidelog dlq list {letters}")
     if QUEUE_ENABLE not in configs:
         say(console, "The brokers are not Tidelog's: jobs cannot be delayed, and do not expire.")
+
+
+def _check_policy(policy: str | None) -> None:
+    if "compact" in (policy or ""):
+        raise CommandFailed(
+            f"a queue cannot be compacted ({CLEANUP_POLICY}={policy}): of jobs with equal keys, only the last would stay; to "
+            f"keep them all: --config {CLEANUP_POLICY}=delete"
+        )
 
 
 def _group_settings(

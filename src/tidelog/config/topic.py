@@ -342,7 +342,15 @@ def _check_compaction_lags(values: Mapping[str, Value]) -> None:
         raise InvalidSetting("min.compaction.lag.ms", str(minimum), f"expected at most max.compaction.lag.ms, which is {maximum}")
 
 
+def _check_queue_is_not_compacted(values: Mapping[str, Value]) -> None:
+    policy = values["cleanup.policy"]
+    assert isinstance(policy, list | tuple)
+    if values[QUEUE_ENABLE] and "compact" in policy:
+        reason = f"not possible with {QUEUE_ENABLE}=true, because compaction keeps only the last of the messages with equal keys"
+        raise InvalidSetting("cleanup.policy", ",".join(map(str, policy)), reason)
+
+
 TOPIC = Definitions(
     (*_RETENTION, *_COMPACTION, *_SEGMENTS, *_MESSAGES, *_DURABILITY, *_REPLICATION, *_QUEUES),
-    (_check_compaction_lags,),
+    (_check_compaction_lags, _check_queue_is_not_compacted),
 )

@@ -50,6 +50,17 @@ def send(
     assert client.append(records=build_batch(records, compression=compression)).error is ErrorCode.NONE
 
 
+def test_a_queue_topic_and_a_compacted_one_do_not_become_both() -> None:
+    _, client, _ = share_machine(topic_configs=QUEUE)
+    client.create_topic("table", cleanup_policy="compact")
+    for topic, name, value in (("orders", "cleanup.policy", "compact"), ("table", "tidelog.queue.enable", "true")):
+        changes = [{"name": name, "config_operation": 0, "value": value}]
+        resource = {"resource_type": 2, "resource_name": topic, "configs": changes}
+        (answer,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False).responses
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "equal keys" in answer.error_message
+
+
 def queue_machine(**topic_configs: str) -> tuple[Machine, FakeClient, ShareMember]:
     machine, client, topic_id = share_machine(topic_configs={**QUEUE, **topic_configs})
     member = ShareMember(machine, "worker", topic_id)
