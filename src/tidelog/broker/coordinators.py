@@ -76,7 +76,8 @@ class Coordinators:
             TRANSACTION_RECORD_CODEC, self._transaction_coordinator, _transactions_topic(broker)
         )
         shares: Shares = self._service(SHARE_RECORD_CODEC, self._share_coordinator, _share_states_topic(broker))
-        ports = StatePorts(broker.config.node_id, broker.directory, broker.config.values, broker.peers, broker.timers)
+        config = broker.config
+        ports = StatePorts(config.node_id, broker.image, broker.directory, config.values, broker.peers, broker.timers)
         self.share_states = ShareStates(shares, ports)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         writer = PartitionMarkerWriter(broker.partitions, self.groups, broker.clock)
@@ -216,6 +217,7 @@ class Coordinators:
         self._repeat("share.coordinator.state.topic.prune.interval.ms", self._prune_share_states)
 
     def _snapshot_share_states(self) -> None:
+        self.share_states.delete_orphans()
         self.share_states.snapshot_cold()
         self._repeat("share.coordinator.cold.partition.snapshot.interval.ms", self._snapshot_share_states)
 

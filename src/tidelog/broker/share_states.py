@@ -10,6 +10,7 @@ coordinator never takes back what is final.
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator_service import CoordinatorService
@@ -25,8 +26,9 @@ from tidelog.broker.share_state_calls import (
     write_call,
 )
 from tidelog.coordinator.errors import CoordinatorError, CoordinatorNotAvailable, DecisionTooLarge
-from tidelog.coordinator.machine import OnDone
+from tidelog.coordinator.machine import CoordinatorResult, OnDone
 from tidelog.log.data_directory import DataDirectory
+from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER
 from tidelog.metadata.topics import TopicImage
 from tidelog.queues.records import SharePartitionKey
@@ -57,6 +59,7 @@ class StatePorts(NamedTuple):
     """What the states need of their broker."""
 
     node_id: int
+    image: ClusterImage
     directory: DataDirectory
     settings: Any
     peers: "BrokerChannels"
@@ -64,11 +67,13 @@ class StatePorts(NamedTuple):
 
 
 class ShareStates:
-    __slots__ = ("_ports", "service")
+    __slots__ = ("_ports", "_unknown", "service")
 
     def __init__(self, service: Shares, ports: StatePorts) -> None:
         self.service = service
         self._ports = ports
+        # By shard: the ids of topics with states that did not exist when ``delete_orphans`` looked last.
+        self._unknown: dict[str, frozenset[bytes]] = {}
 
     # -- states --------------------------------------------------------------------------------------------------------------
 
@@ -152,9 +157,23 @@ class ShareStates:
     # -- housekeeping --------------------------------------------------------------------------------------------------------
 
     def delete_topics(self, topic_ids: frozenset[bytes]) -> None:
-        """Topics were deleted: their states go with them."""
+        """Topics were deleted: their states go with them. A shard that is not available now does it later, see
+        ``delete_orphans``."""
         for shard in self.service.runtime:
             shard.write(lambda machine: machine.delete_topics(topic_ids))
+
+    def delete_orphans(self) -> None:
+        """Delete the states of topics that do not exist, if they did not exist the last time either: the state of a new topic may
+        be here before this broker hears of the topic."""
+        unknown_before, self._unknown = self._unknown, {}
+        for shard in self.service.runtime:
+            shard.write(partial(self._delete_orphans, shard.name, unknown_before.get(shard.name, frozenset())))
+
+    def _delete_orphans(self, name: str, unknown_before: frozenset[bytes], machine: ShareCoordinator) -> CoordinatorResult:
+        image = self._ports.image
+        unknown = frozenset(topic_id for topic_id in machine.topic_ids() if image.topic_by_id(topic_id) is None)
+        self._unknown[name] = unknown - unknown_before
+        return machine.delete_topics(unknown & unknown_before)
 
     def snapshot_cold(self) -> None:
         age_ms = self._ports.settings["share.coordinator.cold.partition.snapshot.interval.ms"]

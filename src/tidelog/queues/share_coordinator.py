@@ -264,6 +264,10 @@ class ShareCoordinator:
     def delete_topics(self, topic_ids: Set[bytes]) -> CoordinatorResult:
         return CoordinatorResult([ShareSnapshotRecord(key, None) for key in self._entries if key.topic_id in topic_ids])
 
+    def topic_ids(self) -> Set[bytes]:
+        """The topics that have states."""
+        return {key.topic_id for key in self._entries}
+
     def snapshot_cold(self, age_ms: int) -> CoordinatorResult:
         """Write snapshots of what was last written this long ago, because nothing before it can be deleted otherwise. If no
         partition has been written to since its last snapshot, there is nothing to gain."""

@@ -455,6 +455,24 @@ def test_a_group_is_listed_described_and_deleted_with_its_states() -> None:
     assert member_of(machine, topic_id, "b").acquired() == [(0, 0, 1)], "a new group of the same name begins anew"
 
 
+def test_the_states_of_a_topic_are_deleted_with_it_also_if_their_shard_was_not_loaded() -> None:
+    machine, client, topic_id = share_machine(settings={"share.coordinator.cold.partition.snapshot.interval.ms": "5000"})
+    member_of(machine, topic_id).acquired()
+    shard = used_shard(machine)
+    shard.drop(StorageError("the disk failed"))
+
+    def states() -> int | None:
+        return None if shard.machine is None else len(shard.machine)
+
+    client.call(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "orders", "topic_id": bytes(16)}], timeout_ms=1000)
+    assert states() is None, "it is not loaded"
+    wait_ready(machine)
+    machine.run_for(5_000)
+    assert states() == 1, "this broker may not have heard of the topic yet"
+    machine.run_for(5_000)
+    assert states() == 0
+
+
 def test_the_share_coordinator_is_found_by_kafkas_key() -> None:
     _, client, _ = share_machine()
     key = "jobs:AAECAwQFBgcICQoLDA0ODw:0"
