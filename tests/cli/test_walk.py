@@ -95,6 +95,7 @@ quotas list
 quotas delete --client-id loader
 cluster describe
 cluster status
+cluster elect
 reassign --plan
 quorum status
 bench --messages 200 --round-trips 5

@@ -68,11 +68,12 @@ def test_one_directory_of_three_is_left(tmp_path: Path, capsys: pytest.CaptureFi
         assert not request.exists()
         # It crashed, so the controller cannot know that its replica has everything: it leads when the operator says so, and does
         # so before there are empty replicas that could lead as well.
-        unclean = ["configs", "alter", "--topic", TOPIC, "--bootstrap", survivor.bootstrap_servers]
-        assert main([*unclean, "--set", "unclean.leader.election.enable=true"]) == 0
+        unclean = ["cluster", "elect", f"{TOPIC}-0", "--unclean", "--bootstrap", survivor.bootstrap_servers]
+        assert main(unclean) == 1
+        assert "Broker 1, 3 may have all that was acknowledged" in capsys.readouterr().err
+        assert main([*unclean, "--accept-data-loss"]) == 0
         with Admin(survivor.bootstrap_servers) as admin:
             wait_until(lambda: admin.describe_cluster().topics[TOPIC][0].leader == 2, "the survivor leads")
-        assert main([*unclean, "--delete", "unclean.leader.election.enable"]) == 0
         cluster.start()
         with QuorumAdmin(cluster.bootstrap_servers) as quorum:
             wait_until(lambda: [voter.node_id for voter in quorum.describe().voters] == [1, 2, 3], "the others vote again")

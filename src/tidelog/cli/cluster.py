@@ -1,5 +1,5 @@
-"""``tidelog cluster``: lists the brokers of a cluster, tells whether it is healthy and which node may be stopped, and removes
-brokers that are gone."""
+"""``tidelog cluster``: lists the brokers of a cluster, tells whether it is healthy and which node may be stopped, elects leaders,
+and removes brokers that are gone."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,11 @@ from tidelog.client.admin import ClusterDescription
 from tidelog.client.balance import BrokerPlaces
 from tidelog.client.quorum import METADATA_TOPIC
 from tidelog.client.reassignment import MovingPartition
+from tidelog.client.topic_partition import TopicPartition
 
-app = typer.Typer(help="Describe the cluster, show whether it is healthy, and remove brokers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Describe the cluster, show whether it is healthy, elect leaders, and remove brokers.", no_args_is_help=True
+)
 
 
 @app.command("describe", epilog="Example: tidelog cluster describe --bootstrap 127.0.0.1:9092")
@@ -167,6 +170,75 @@ def _findings(
             if stopping is not None and stopping in each.isr and len(each.isr) - 1 < minimum:
                 findings[f"cannot_do_without_{stopping}"].append(place)
     return findings
+
+
+@app.command("elect", epilog="Example: tidelog cluster elect orders-3")
+def elect_command(
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC-PARTITION...", help="As cluster status shows them; all if none is given."),
+    ] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Let any replica that is there lead partitions that have no leader.")
+    ] = False,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="With --unclean: what the new leaders lack is lost.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PlaintextOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Return partitions to their preferred leaders or, where no replica in sync is left, let another one lead."""
+    wanted = [_parse_place(text) for text in partitions or ()]
+    with operated_cluster(bootstrap, properties) as cluster:
+        if unclean:
+            _check_unclean(cluster.admin.describe_cluster(), wanted, accept_data_loss)
+            problems = cluster.elections.elect_unclean(wanted)
+        else:
+            problems = cluster.elections.elect_preferred(wanted or None)
+        topics = cluster.admin.describe_cluster().topics if problems else {}
+    leaders = {(topic, each.partition): each.leader for topic, parts in topics.items() for each in parts}
+    if as_json:
+        elected = [
+            {"topic": place.topic, "partition": place.partition, "leader": leaders.get(place), "error": problem}
+            for place, problem in sorted(problems.items())
+        ]
+        show_json({"partitions": elected})
+    elif not problems:
+        say(make_console(), "There is nothing to change: every partition that has a leader is led by its preferred replica.")
+    else:
+        rows = [(str(place), leaders.get(place), problem or "") for place, problem in sorted(problems.items())]
+        show_table(make_console(), ("Partition", "Leader", "Problem"), rows)
+    return ExitCode.FOUND if any(problems.values()) else ExitCode.SUCCESS
+
+
+def _parse_place(text: str) -> TopicPartition:
+    topic, _, number = text.rpartition("-")
+    if not topic or not (number.isascii() and number.isdigit()):
+        raise typer.BadParameter(f"{text!r}: expected TOPIC-PARTITION such as orders-3", param_hint="TOPIC-PARTITION")
+    return TopicPartition(topic, int(number))
+
+
+def _check_unclean(description: ClusterDescription, wanted: Sequence[TopicPartition], is_accepted: bool) -> None:
+    """Say what an unclean election may lose, and refuse it unless that is accepted."""
+    if not wanted:
+        raise CommandFailed("--unclean: name the partitions, because each of them may lose messages")
+    for place in wanted:
+        found = next((each for each in description.topics.get(place.topic, ()) if each.partition == place.partition), None)
+        if found is None:
+            raise CommandFailed(f"there is no partition {place}")
+        if found.leader >= 0:
+            raise CommandFailed(f"{place} is led by broker {found.leader}: --unclean is for partitions without a leader")
+        there = ", ".join(str(each) for each in sorted(found.replicas) if each in description.brokers)
+        absent = ", ".join(str(each) for each in sorted(found.replicas) if each not in description.brokers)
+        if not there:
+            raise CommandFailed(f"{place}: of its brokers {absent} none is there; start one of them")
+        if not is_accepted:
+            hope = f"Broker {absent} may have all that was acknowledged: start it first, if you can. " if absent else ""
+            raise CommandFailed(
+                f"{place} has no leader. {hope}What broker {there} lacks of it would be lost for good. Nothing was changed; to "
+                "go ahead, add --accept-data-loss"
+            )
 
 
 @app.command("remove", epilog="Example: tidelog cluster remove 4")

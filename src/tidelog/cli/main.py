@@ -47,7 +47,7 @@ COMMANDS = {
     "transactions": "List and describe transactions, find hanging ones and end them.",
     "configs": "Describe and alter the settings of topics and brokers.",
     "quotas": "List, set and delete quotas of client ids, users and addresses.",
-    "cluster": "Describe the cluster, show whether it is healthy, and remove brokers.",
+    "cluster": "Describe the cluster, show whether it is healthy, elect leaders, and remove brokers.",
     "reassign": "Move partitions between brokers: plan, execute, verify, cancel.",
     "drain": "Move all replicas of a broker to the others.",
     "quorum": "Show the metadata quorum, and change its voters.",

@@ -20,6 +20,7 @@ from tidelog.cli.kafka import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, Ka
 from tidelog.cli.output import count_of, format_bytes, make_console, say, show_json, show_table
 from tidelog.client.admin import Admin, ClusterDescription
 from tidelog.client.balance import BrokerPlaces, PlanImpossible, balanced, with_replication_factor
+from tidelog.client.leader_elections import LeaderElectionAdmin
 from tidelog.client.quorum import QuorumAdmin
 from tidelog.client.reassignment import MovingPartition, ReassignmentAdmin, ReassignmentsRefused
 from tidelog.client.registered_brokers import RegisteredBrokersAdmin
@@ -65,6 +66,7 @@ class OperatedCluster(NamedTuple):
     reassignments: ReassignmentAdmin
     brokers: RegisteredBrokersAdmin
     quorum: QuorumAdmin
+    elections: LeaderElectionAdmin
 
     def assignment(self, description: ClusterDescription) -> Plan:
         """The replicas of all partitions. Raises CommandFailed while some of them move."""
@@ -122,8 +124,9 @@ def operated_cluster(bootstrap: str, properties: Sequence[str] | None) -> Iterat
             ReassignmentAdmin(bootstrap, **options) as reassignments,
             RegisteredBrokersAdmin(bootstrap, **options) as brokers,
             QuorumAdmin(bootstrap, **options) as quorum,
+            LeaderElectionAdmin(bootstrap, **options) as elections,
         ):
-            yield OperatedCluster(admin, reassignments, brokers, quorum)
+            yield OperatedCluster(admin, reassignments, brokers, quorum, elections)
     except (ClientError, PlanImpossible) as error:
         raise CommandFailed(str(error)) from error
 

@@ -49,6 +49,7 @@ VERSIONS = {
     ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
     ApiKey.UNREGISTER_BROKER: (0, 0),
+    ApiKey.ELECT_LEADERS: (1, 2),
     ApiKey.DESCRIBE_QUORUM: (0, 2),
     ApiKey.ADD_RAFT_VOTER: (0, 1),
     ApiKey.UPDATE_FEATURES: (1, 2),
