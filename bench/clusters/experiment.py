@@ -13,12 +13,14 @@ from bench.measure import Target
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``judges``: whether the target is for the ratio of both clusters or for our own figure."""
+    """``judges``: whether the target is for the ratio of both clusters or for our own figure. ``is_ours_only``: Kafka does not
+    tell."""
 
     what: str
     unit: str
     target: Target | None = None
     judges: Literal["ratio", "ours"] = "ours"
+    is_ours_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,19 @@ are in sync again. In the end everything is read: what was acknowledged has to b
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from bench.clusters.experiment import Experiment, Line, Run
 from bench.clusters.subjects import NODES, ClusterSubject, pause, resume
 from bench.clusters.traffic import (
     COMMON,
     SMALL,
-    NotDelivered,
     count_values,
     create,
     leader_and_follower,
     leaders,
     restart,
+    wait_until,
     wait_until_in_sync,
     writing,
 )
@@ -31,6 +31,8 @@ SECTION = "Faults: the longest gap in acknowledged writes"
 TOPIC = "orders"
 # A running client may wait for its own time-outs of half a minute and more.
 ROUNDS_OF_PAUSES = 3
+# A new client comes this often, until one of them has written.
+NEW_CLIENT_SECONDS = 0.5
 LATE_SECONDS = 1.0
 DAY_SECONDS = 86_400
 FAULT_EVERY_SECONDS = 60.0
@@ -41,7 +43,7 @@ KILLED_LEADER_WORST = "kill -9 of a leader, longest of all runs"
 KILLED_FOLLOWER = "kill -9 of a follower, median"
 KILLED_FOLLOWER_WORST = "kill -9 of a follower, longest of all runs"
 WRONG = "messages lost or written twice by kill -9"
-PAUSED_NEW = "SIGSTOP of a leader, until a new client's first message is acknowledged"
+PAUSED_NEW = "SIGSTOP of a leader, until a new client can write"
 PAUSED_RUNNING = "SIGSTOP of a leader, for the running client"
 STOPPED = "controlled shutdown of a leader, median"
 STOPPED_WORST = "controlled shutdown of a leader, longest of all runs"
@@ -111,7 +113,7 @@ def pause_leader(run: Run) -> None:
             began = monotonic()
             pause(run.subject, leader)
             try:
-                run.add(PAUSED_NEW, first_message_of_new_client(run.subject.bootstrap_servers) - began)
+                run.add(PAUSED_NEW, first_message_of_new_clients(run.subject.bootstrap_servers) - began)
                 writer.wait_until_settled(began)
             finally:
                 resume(run.subject, leader)
@@ -119,20 +121,27 @@ def pause_leader(run: Run) -> None:
             wait_until_in_sync(run.subject)
 
 
-def first_message_of_new_client(bootstrap_servers: str) -> float:
-    """When its message was acknowledged. The client knows all brokers of the cluster and nothing else."""
-    acknowledged: list[float] = []
+def first_message_of_new_clients(bootstrap_servers: str) -> float:
+    """When the first message of one of them was acknowledged. They know the addresses of all brokers and nothing else.
 
-    def delivered(error: object, _: Message) -> None:
+    A client that meets the paused broker first waits for its own time-outs, so there are several."""
+    acknowledged: list[float] = []
+    producers: list[Producer] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
         if error is None:
             acknowledged.append(monotonic())
 
-    producer = Producer({**COMMON, "bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 0})
-    producer.produce(TOPIC, SMALL, partition=0, on_delivery=delivered)
-    while not acknowledged:
-        if not len(producer):
-            raise NotDelivered("the new client's message")
-        producer.poll(0.01)
+    def is_acknowledged() -> bool:
+        if not producers or monotonic() - began > len(producers) * NEW_CLIENT_SECONDS:
+            producers.append(Producer({**COMMON, "bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 0}))
+            producers[-1].produce(TOPIC, SMALL, partition=0, on_delivery=delivered)
+        for producer in producers:
+            producer.poll(0)
+        return bool(acknowledged)
+
+    began = monotonic()
+    wait_until(is_acknowledged, "a new client's message is acknowledged")
     return acknowledged[0]
 
 
@@ -186,7 +195,7 @@ EXPERIMENTS = (
     Experiment(
         "pause-leader",
         SECTION,
-        "SIGSTOP of the leader, for a new client and for the running one (--rounds, at most 3)",
+        "SIGSTOP of the leader, for new clients and for the running one (--rounds, at most 3)",
         (Line(PAUSED_NEW, "s", Target("<=", 6.0)), Line(PAUSED_RUNNING, "s")),
         pause_leader,
     ),

@@ -6,9 +6,11 @@ the brokers, so it has a part in every figure, on both sides alike.
 """
 
 import itertools
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
@@ -20,7 +22,7 @@ from bench.beside.subjects import FSYNCED, PAGE_CACHE
 from bench.broker_process import cpu_seconds, resident_mebibytes
 from bench.clusters.experiment import Experiment, Line, Run
 from bench.clusters.subjects import NODES, ClusterSubject, KafkaCluster
-from bench.clusters.traffic import SMALL, WAIT_SECONDS_MAX, admin_of, create, delete, writing, writing_greedily
+from bench.clusters.traffic import SMALL, WAIT_SECONDS_MAX, admin_of, create, delete, leaders, writing, writing_greedily
 from bench.measure import Target
 from tidelog.client.quorum import QuorumAdmin
 
@@ -30,6 +32,8 @@ COUNTS = {100: 500_000, 1_000: 100_000}
 UNBATCHED_COUNT = 2_000
 PACED_PER_SECOND = 500
 PACED_SECONDS = 10.0
+PAGE_AGE_SECONDS = 1.1
+PRODUCE = '{api="Produce"}'
 WATCH_SECONDS = 0.5
 # A long run rolls and deletes segments, so that it fits on the disk.
 ROLLING = {"segment.bytes": str(64 << 20), "retention.bytes": str(256 << 20), "file.delete.delay.ms": "1000"}
@@ -50,6 +54,12 @@ PACED_ACK_50 = "one message at 500 msg/s, defaults: to the ack, p50"
 PACED_ACK_99 = "one message at 500 msg/s, defaults: to the ack, p99"
 PACED_READ_50 = "one message at 500 msg/s, defaults: to the consumer, p50"
 PACED_READ_99 = "one message at 500 msg/s, defaults: to the consumer, p99"
+PART_WIRE = "of it: wire and the client's threads, mean"
+PART_APPEND = "of it: queue and append at the leader, mean"
+PART_FETCH = "of it: the follower's fetches, before and after its sync, mean"
+PART_SYNC = "of it: the follower's sync, mean"
+PART_POLL = "and from the ack to the consumer's poll, mean"
+REPLICATED_99 = "append to durable on all replicas, p99"
 STEADY_LEADERS = "full load: changes of leaders and elections of the quorum"
 STEADY_ISR = "full load: times a replica left an in-sync set"
 STEADY_RATE = "full load: 1 KB messages a second"
@@ -126,8 +136,10 @@ def paced(run: Run) -> None:
     for number in range(run.scale.fewer_rounds(ROUNDS_OF_LOAD) + 1):
         with topic_of(run.subject, {}, 1) as topic:
             with writing(run.subject, topic, 1, PACED_PER_SECOND) as writer:
+                before = Stages(run.subject, topic)
                 since = monotonic()
                 sleep(seconds)
+                after = Stages(run.subject, topic)
             found = Percentiles.of([1000 * each for each in writer.latencies(since)])
         with topic_of(run.subject, {}, 1) as topic:
             settings: dict[str, Any] = {"linger.ms": 0, "enable.idempotence": True}
@@ -137,6 +149,72 @@ def paced(run: Run) -> None:
             run.add(PACED_ACK_99, found.p99)
             run.add(PACED_READ_50, read.p50)
             run.add(PACED_READ_99, read.p99)
+            if before.pages[0]:
+                stages = after.since(before)
+                run.add(PART_WIRE, found.mean - stages.queue - stages.handling - stages.wait)
+                run.add(PART_APPEND, stages.queue + stages.handling)
+                run.add(PART_FETCH, stages.wait - stages.follower_sync)
+                run.add(PART_SYNC, stages.follower_sync)
+                run.add(PART_POLL, read.mean - found.mean)
+                run.add(REPLICATED_99, stages.wait_p99)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Milliseconds of a produce request at the leader, and of a group commit at a follower; means, and one percentile."""
+
+    queue: float
+    handling: float
+    wait: float
+    wait_p99: float
+    follower_sync: float
+
+
+class Stages:
+    """What the brokers' histograms say now. There are none on Kafka."""
+
+    def __init__(self, subject: ClusterSubject, topic: str) -> None:
+        # A page is given out again for a second.
+        sleep(PAGE_AGE_SECONDS)
+        (leader,) = leaders(subject, topic)
+        followers = [node_id for node_id in range(1, NODES + 1) if node_id != leader]
+        self.pages = [subject.metrics(node_id) for node_id in (leader, *followers)]
+
+    def since(self, before: "Stages") -> StageTimes:
+        mean = {
+            stage: 1000 * _mean(self.pages[:1], before.pages[:1], f"tidelog_request_{stage}_seconds", PRODUCE)
+            for stage in ("queue", "handling", "wait")
+        }
+        waits = [_buckets(pages.pages[0], "tidelog_request_wait_seconds", PRODUCE) for pages in (before, self)]
+        sync = 1000 * _mean(self.pages[1:], before.pages[1:], "tidelog_group_commit_pass_seconds", "")
+        return StageTimes(**mean, wait_p99=1000 * _percentile(waits[0], waits[1], 0.99), follower_sync=sync)
+
+
+def _mean(after: Sequence[str], before: Sequence[str], name: str, labels: str) -> float:
+    seconds, count = (
+        sum(_value(page, f"{name}_{kind}{labels}") for page in after)
+        - sum(_value(page, f"{name}_{kind}{labels}") for page in before)
+        for kind in ("sum", "count")
+    )
+    return seconds / count if count else 0.0
+
+
+def _value(page: str, series: str) -> float:
+    match = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+    return float(match[1]) if match else 0.0
+
+
+def _buckets(page: str, name: str, labels: str) -> dict[float, float]:
+    """How many values were at most so large, by the bound."""
+    start = re.escape(f"{name}_bucket{labels.removesuffix('}')}" + ("," if labels else "{"))
+    return {float(bound): float(count) for bound, count in re.findall(rf'^{start}le="([^"]+)"}} (\S+)$', page, re.MULTILINE)}
+
+
+def _percentile(before: Mapping[float, float], after: Mapping[float, float], share: float) -> float:
+    """The bound of the bucket in which it is."""
+    counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(after.items())}
+    wanted = share * max(counts.values(), default=0.0)
+    return next((bound for bound, count in counts.items() if count >= wanted), 0.0)
 
 
 class StateWatch(threading.Thread):
@@ -221,6 +299,8 @@ EXPERIMENTS = (
             Line(PACED_ACK_99, "ms", Target("<=", 5.0)),
             Line(PACED_READ_50, "ms"),
             Line(PACED_READ_99, "ms", Target("<=", 8.0)),
+            *(Line(part, "ms", is_ours_only=True) for part in (PART_WIRE, PART_APPEND, PART_FETCH, PART_SYNC, PART_POLL)),
+            Line(REPLICATED_99, "ms", Target("<=", 5.0), is_ours_only=True),
         ),
         paced,
     ),

@@ -202,7 +202,7 @@ def create(
     if assignment is None:
         new = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
     else:
-        new = NewTopic(topic, partitions, replica_assignment=[list(each) for each in assignment], config=dict(configs or {}))
+        new = NewTopic(topic, len(assignment), replica_assignment=[list(each) for each in assignment], config=dict(configs or {}))
     admin = admin_of(subject)
     admin.create_topics([new], request_timeout=WAIT_SECONDS_MAX)[topic].result(WAIT_SECONDS_MAX)
     wait_until_in_sync(subject)
@@ -219,7 +219,8 @@ def create_many(subject: ClusterSubject, topic: str, partitions: int, replicas: 
 
 
 def delete(subject: ClusterSubject, topic: str) -> None:
-    admin_of(subject).delete_topics([topic])[topic].result(WAIT_SECONDS_MAX)
+    admin = admin_of(subject)
+    admin.delete_topics([topic])[topic].result(WAIT_SECONDS_MAX)
 
 
 def fill(subject: ClusterSubject, topic: str, partitions: int, size: int) -> None:
