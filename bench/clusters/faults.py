@@ -1,8 +1,9 @@
 """How long acknowledged writes stop when a broker dies, hangs or is stopped, and how available the cluster is meanwhile.
 
-An idempotent producer writes 200 messages a second to one partition. The gap of a round is the longest time in which nothing was
-acknowledged, from the fault until all that was sent before the last half second is acknowledged. After each round all replicas
-are in sync again. In the end everything is read: what was acknowledged has to be there, once.
+An idempotent producer writes 200 messages a second to each partition, of which each broker leads one. The gap of a round is the
+longest time in which a partition acknowledged nothing, from the fault until all that was sent before the last half second is
+acknowledged. After each round all replicas are in sync again. In the end everything is read: what was acknowledged has to be
+there, once.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,11 @@ from bench.clusters.experiment import Experiment, Line, Run
 from bench.clusters.subjects import NODES, ClusterSubject, pause, resume
 from bench.clusters.traffic import (
     COMMON,
+    PER_SECOND,
     SMALL,
     count_values,
     create,
-    leader_and_follower,
+    elect_preferred,
     leaders,
     restart,
     wait_until,
@@ -58,23 +60,28 @@ def controller_of(subject: ClusterSubject, without: int | None = None) -> int:
         return admin.describe().leader_id
 
 
-def gaps(run: Run, pick: Callable[[int, int], int], do: Callable[[ClusterSubject, int], None]) -> list[float]:
-    """The gap of each round in which this was done to the picked one of leader and follower."""
-    create(run.subject, TOPIC, 1)
+def gaps(run: Run, do: Callable[[ClusterSubject, int], None], *, of_leader: bool = True) -> list[float]:
+    """The gap of each round in which this was done to a broker: of the partition that it led, or of those that it followed.
+
+    The active controller has its turn every second time."""
+    create(run.subject, TOPIC, assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     found, with_controller = [], 0
-    with writing(run.subject, TOPIC) as writer:
-        for _ in range(run.scale.rounds):
-            victim = pick(*leader_and_follower(run.subject, TOPIC))
-            is_controller = victim == controller_of(run.subject)
-            with_controller += is_controller
+    with writing(run.subject, TOPIC, NODES, NODES * PER_SECOND) as writer:
+        for number in range(run.scale.rounds):
+            elect_preferred(run.subject, TOPIC)
+            controller = controller_of(run.subject)
+            victim = controller if number % 2 == 0 else controller % NODES + 1
+            led = leaders(run.subject, TOPIC)
+            partitions = [index for index, leader in enumerate(led) if (leader == victim) == of_leader]
+            with_controller += victim == controller
             began = monotonic()
             do(run.subject, victim)
             writer.wait_until_settled(began)
-            found.append(writer.longest_gap(began, monotonic()))
-            run.say(f"    {found[-1]:.2f} s{', also the active controller' if is_controller else ''}")
+            found.append(writer.longest_gap(began, monotonic(), partitions))
+            run.say(f"    {found[-1]:.2f} s{', also the active controller' if victim == controller else ''}")
             run.subject.start(victim)
             wait_until_in_sync(run.subject)
-    values = count_values(run.subject, TOPIC, writer.numbers[-1])
+    values = count_values(run.subject, TOPIC, NODES, writer.numbers)
     lost = sum(not values[number] for number in writer.numbers)
     doubled = sum(count > 1 for count in values.values())
     run.add(WRONG, lost + doubled)
@@ -83,18 +90,18 @@ def gaps(run: Run, pick: Callable[[int, int], int], do: Callable[[ClusterSubject
 
 
 def kill_leader(run: Run) -> None:
-    found = gaps(run, lambda leader, _: leader, lambda subject, victim: subject.kill(victim))
+    found = gaps(run, lambda subject, victim: subject.kill(victim))
     _add_all(run, KILLED_LEADER, KILLED_LEADER_WORST, found)
 
 
 def kill_follower(run: Run) -> None:
-    found = gaps(run, lambda _, follower: follower, lambda subject, victim: subject.kill(victim))
+    found = gaps(run, lambda subject, victim: subject.kill(victim), of_leader=False)
     run.values.pop(WRONG)
     _add_all(run, KILLED_FOLLOWER, KILLED_FOLLOWER_WORST, found)
 
 
 def stop_leader(run: Run) -> None:
-    found = gaps(run, lambda leader, _: leader, lambda subject, victim: subject.stop(victim))
+    found = gaps(run, lambda subject, victim: subject.stop(victim))
     run.values.pop(WRONG)
     _add_all(run, STOPPED, STOPPED_WORST, found)
 
@@ -109,7 +116,7 @@ def pause_leader(run: Run) -> None:
     create(run.subject, TOPIC, 1)
     with writing(run.subject, TOPIC) as writer:
         for _ in range(run.scale.fewer_rounds(ROUNDS_OF_PAUSES)):
-            leader, _ = leader_and_follower(run.subject, TOPIC)
+            (leader,) = leaders(run.subject, TOPIC)
             began = monotonic()
             pause(run.subject, leader)
             try:

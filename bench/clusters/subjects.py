@@ -6,8 +6,10 @@ proxies that tests put between them.
 """
 
 import os
+import random
 import shutil
 import signal
+import socket
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,6 @@ from tests.compatibility.apache_kafka import (
     run_tool,
     wait_until,
 )
-from tests.compatibility.kafka_nodes import free_port
 from tidelog import __version__
 from tidelog.ports.clock import RealClock
 from tidelog.ports.randomness import RealRandomness
@@ -46,6 +47,8 @@ REPLICATED = {
 ROOT = Path(__file__).parents[2]
 COMPILED = ROOT / "build" / "compiled"
 METRICS_SECONDS_MAX = 30.0
+HOST = "127.0.0.1"
+PORTS = (15_000, 30_000)
 
 
 class ClusterSubject(Protocol):
@@ -78,6 +81,15 @@ class ClusterSubject(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def free_port() -> int:
+    """A port that no client gets while its node is down: the system gives them ports from 32768 on."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)):
+                return port
 
 
 def pause(subject: ClusterSubject, node_id: int) -> None:

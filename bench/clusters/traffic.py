@@ -7,12 +7,12 @@ import itertools
 import statistics
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.clusters.subjects import NODES, ClusterSubject
@@ -85,9 +85,10 @@ class PacedWriter(threading.Thread):
 
         wait_until(is_settled, "the writer's messages are acknowledged again")
 
-    def longest_gap(self, since: float, until: float) -> float:
+    def longest_gap(self, since: float, until: float, partitions: Iterable[int] | None = None) -> float:
+        """Of these partitions, or of all."""
         longest = 0.0
-        for partition in range(self._partitions):
+        for partition in range(self._partitions) if partitions is None else partitions:
             times = [answered for index, _, answered in self.acknowledged if index == partition and since <= answered <= until]
             steps = itertools.pairwise([since, *sorted(times), until])
             longest = max(longest, *(later - earlier for earlier, later in steps))
@@ -231,9 +232,21 @@ def fill(subject: ClusterSubject, topic: str, partitions: int, size: int) -> Non
         raise NotDelivered(f"{topic} was not filled within {WAIT_SECONDS_MAX:.0f} s")
 
 
-def leader_and_follower(subject: ClusterSubject, topic: str) -> tuple[int, int]:
-    partition = admin_of(subject).list_topics(topic, timeout=WAIT_SECONDS_MAX).topics[topic].partitions[0]
-    return partition.leader, next(replica for replica in partition.isrs if replica != partition.leader)
+def elect_preferred(subject: ClusterSubject, topic: str) -> None:
+    """Return when each partition is led by the first of its replicas."""
+    admin = admin_of(subject)
+
+    def is_led_as_preferred() -> bool:
+        partitions = admin.list_topics(topic, timeout=WAIT_SECONDS_MAX).topics[topic].partitions
+        others = [index for index, each in partitions.items() if each.leader != each.replicas[0]]
+        if others:
+            # Brokers that have just started are not preferred at once: it is asked for again.
+            asked = [TopicPartition(topic, index) for index in others]
+            with suppress(KafkaException):
+                admin.elect_leaders(ElectionType.PREFERRED, asked).result(WAIT_SECONDS_MAX)
+        return not others
+
+    wait_until(is_led_as_preferred, "the preferred replicas lead")
 
 
 def leaders(subject: ClusterSubject, topic: str) -> list[int]:
@@ -241,15 +254,17 @@ def leaders(subject: ClusterSubject, topic: str) -> list[int]:
     return [partitions[index].leader for index in sorted(partitions)]
 
 
-def count_values(subject: ClusterSubject, topic: str, last: int) -> Counter[int]:
-    """How often each number of a paced writer is in its only partition, up to the last."""
-    consumer = Consumer({"bootstrap.servers": subject.bootstrap_servers, "group.id": "check", "log_level": 0})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+def count_values(subject: ClusterSubject, topic: str, partitions: int, written: Sequence[int]) -> Counter[int]:
+    """How often each number of a paced writer is in the topic, as far as the last that was written to each partition."""
+    settings = {"bootstrap.servers": subject.bootstrap_servers, "group.id": "check", "log_level": 0}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    last = {max(number for number in written if number % partitions == index) for index in range(partitions)}
     found: Counter[int] = Counter()
 
     def has_last() -> bool:
-        found.update(int(message.value() or b"-1") for message in consumer.consume(1000, 0.2) if message.error() is None)
-        return last in found
+        found.update(int(message.value() or b"-1") for message in consumer.consume(10_000, 0.2) if message.error() is None)
+        return last <= found.keys()
 
     wait_until(has_last, "the last message is read")
     consumer.close()
