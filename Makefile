@@ -16,7 +16,7 @@ MYPYC := $(VENV)/.mypyc
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak chaos plug mutants mutants-all compat test-on-kafka test-portable wheel compile test-compiled release-check check-manifests test-pythons clean
+.PHONY: help install run demo picture test quick check bench bench-kafka bench-peers bench-queues bench-scaling bench-pauses bench-spark bench-pipelines bench-cluster explore soak chaos plug mutants mutants-all compat test-on-kafka test-portable wheel compile test-compiled release-check check-manifests test-pythons clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ bench-kafka: $(DRAWS) ## Measure Tidelog beside Apache Kafka, into docs/BENCHMAR
 bench-peers: $(DRAWS) ## Measure Tidelog beside RabbitMQ, NATS JetStream and Redis Streams, into docs/BENCHMARKS.md
 	$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
 	$(BIN)/python -m bench.beside peers --write
+
+bench-queues: $(DRAWS) ## Measure queues beside Apache Kafka's share groups, RabbitMQ, NATS JetStream and Redis Streams, into docs/BENCHMARKS.md
+	$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
+	$(BIN)/python -m bench.beside share-consumers --write
+	$(BIN)/python -m bench.beside queue-peers --write
+	$(BIN)/python -m bench.beside queue-service --write
 
 bench-scaling: $(DRAWS) ## Measure how cost grows, and where the time of one message goes, into docs/BENCHMARKS.md
 	$(BIN)/python -m bench.beside scaling --write

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.beside import kafka, kafka_pictures, milliseconds, pauses, plots, scaling
 from bench.beside.document import PICTURES, comparison_tables, machine, replace_part
 from bench.beside.peers import run as peers
+from bench.beside.queues import brokers, service, share_consumers
 from bench.beside.subjects import KafkaSubject, TidelogSubject
 from bench.measure import Figure
 from bench.workspace import NotEnoughRoom, Workspace, workspace
@@ -17,14 +18,18 @@ DEFAULT_DIRECTORY = Path("build/bench")
 INTERVALS_DRAWN_MAX = 600
 
 
-def beside_kafka(place: Workspace, write: bool) -> str:
+def _kinds_with_kafka() -> list[type[TidelogSubject] | type[KafkaSubject]]:
     kinds: list[type[TidelogSubject] | type[KafkaSubject]] = [TidelogSubject]
     try:
         kafka_classpath()
         kinds.append(KafkaSubject)
     except KafkaUnavailable as error:
         say(f"{error}: Tidelog is measured alone")
-    results = kafka.run(place, kinds, say)
+    return kinds
+
+
+def beside_kafka(place: Workspace, write: bool) -> str:
+    results = kafka.run(place, _kinds_with_kafka(), say)
     text = f"{comparison_tables(results)}\n\n{machine()}"
     if write:
         (place.path.parent / "kafka.json").write_text(results.to_json())
@@ -46,6 +51,27 @@ def beside_peers(place: Workspace, write: bool) -> str:
         names = [figures.name.replace(", ", "\n") for figures in found]
         plots.bars(PICTURES / "peers.svg", title, "messages per second", names, series)
         replace_part("peers", f"{text}\n\n![{title}](benchmarks/peers.svg)")
+    return text
+
+
+def beside_share_groups(place: Workspace, write: bool) -> str:
+    text = f"{comparison_tables(share_consumers.run(place, _kinds_with_kafka(), say))}\n\n{machine()}"
+    if write:
+        replace_part("share-consumers", text)
+    return text
+
+
+def beside_queue_brokers(place: Workspace, write: bool) -> str:
+    text = f"{brokers.tables(brokers.run(place, say))}\n\n{machine()}"
+    if write:
+        replace_part("queue-peers", text)
+    return text
+
+
+def queue_service(place: Workspace, write: bool) -> str:
+    text = f"{comparison_tables(service.run(place, say))}\n\n{machine()}"
+    if write:
+        replace_part("queue-service", text)
     return text
 
 
@@ -79,6 +105,9 @@ def even_service(place: Workspace, write: bool) -> str:
 BENCHMARKS: dict[str, Callable[[Workspace, bool], str]] = {
     "kafka": beside_kafka,
     "peers": beside_peers,
+    "share-consumers": beside_share_groups,
+    "queue-peers": beside_queue_brokers,
+    "queue-service": queue_service,
     "scaling": growing,
     "milliseconds": one_message,
     "pauses": even_service,

@@ -50,13 +50,14 @@ def markdown_table(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> s
 
 
 def comparison_tables(results: Results) -> str:
-    """A table for each durability: medians, spread, ratio, target."""
+    """A table for each durability: medians, spread, ratio, target. Where durability is not the question it has no name."""
     parts = []
     rows = list(results.rows())
     for durability in dict.fromkeys(name for name, _ in rows):
         headings = ["", *results.labels, "ratio", "target", ""]
         lines = [_cells(row, len(results.labels)) for name, row in rows if name == durability]
-        parts.append(f"**{durability.capitalize()}**\n\n{markdown_table(headings, lines)}")
+        table = markdown_table(headings, lines)
+        parts.append(f"**{durability.capitalize()}**\n\n{table}" if durability else table)
     return "\n\n".join(parts)
 
 

@@ -8,6 +8,8 @@ import pytest
 from bench.beside import kafka, pauses
 from bench.beside.document import MarksMissing, comparison_tables, replace_part
 from bench.beside.latency import Arrivals, Percentiles
+from bench.beside.peers.tidelog_queue import TidelogQueue
+from bench.beside.queues import brokers, service, share_consumers
 from bench.beside.results import Measurement, Results
 from bench.beside.subjects import TidelogSubject
 from bench.measure import Target
@@ -87,4 +89,22 @@ def test_tidelog_is_measured_alone_where_there_is_no_kafka(tmp_path: Path) -> No
     measured = {row.what for _, row in results.rows()}
     assert measured == {measurement.what for measurement in kafka.MEASUREMENTS}
     assert all(row.ours.value > 0 for _, row in results.rows())
+    assert not list(tmp_path.iterdir())
+
+
+def test_queues_are_measured_on_a_real_broker(tmp_path: Path) -> None:
+    """Beside nobody: Kafka takes its time to start, and the peers may not be installed."""
+    with workspace(tmp_path, is_quick=True) as place:
+        results = share_consumers.run(place, [TidelogSubject], lambda _: None)
+        measured = [row.what for _, row in results.rows()]
+        assert measured == [measurement.what for measurement in share_consumers.MEASUREMENTS] * 2
+        with place.directory("queue") as path:
+            figures = brokers.measure(TidelogQueue(path, is_queue_topic=True), 500, 5)
+        with place.directory("service") as path, service.started(path) as subject:
+            assert min(service.redeliveries_ms(subject, "released", 2)) > 0
+            assert min(service.expiries_late_ms(subject, "expired", 1)) > 0
+            service.scheduled_megabytes(subject, 2_000)
+            assert service.waiting_percent(subject, place) > 0
+    assert all(row.ours.value > 0 for _, row in results.rows())
+    assert "| Tidelog, queue topic | fsynced |" in brokers.tables([figures, *[None] * (len(brokers.KINDS) - 1)])
     assert not list(tmp_path.iterdir())

@@ -75,6 +75,20 @@ class NatsJetStream:
 
         return self._loop.run_until_complete(run())
 
+    def settle_one_by_one(self, count: int) -> list[float]:
+        async def run() -> list[float]:
+            milliseconds = []
+            subscription = await self._stream.pull_subscribe(SUBJECT, durable=CONSUMER)
+            (message,) = await subscription.fetch(1, timeout=FETCH_SECONDS_MAX)
+            for _ in range(count):
+                began = perf_counter()
+                await message.ack_sync()
+                (message,) = await subscription.fetch(1, timeout=FETCH_SECONDS_MAX)
+                milliseconds.append((perf_counter() - began) * 1000)
+            return milliseconds
+
+        return self._loop.run_until_complete(run())
+
     def kill(self) -> None:
         if self._process is not None:
             self._loop.run_until_complete(self._client.close())

@@ -43,6 +43,17 @@ class Peer(Protocol):
     def kill(self) -> None: ...
 
 
+class QueuePeer(Peer, Protocol):
+    """A peer that has messages acknowledged one by one."""
+
+    def settle_one_by_one(self, count: int) -> list[float]:
+        """Milliseconds from each acknowledgement until the next message is here, with one message locked at a time.
+
+        An acknowledgement has an answer of its own at some peers and none at others. With one message locked at a time, the next
+        one comes when the peer has taken note of it, so this compares.
+        """
+
+
 class Process:
     """The peer's server, and nothing left of it afterwards."""
 

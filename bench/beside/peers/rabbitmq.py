@@ -88,6 +88,24 @@ class RabbitMq:
             channel.cancel()
             return perf_counter() - began
 
+    def settle_one_by_one(self, count: int) -> list[float]:
+        import pika
+
+        milliseconds: list[float] = []
+        with pika.BlockingConnection(self._parameters()) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=1)
+            began = 0.0
+            for method, _, _ in channel.consume(QUEUE):
+                if began:
+                    milliseconds.append((perf_counter() - began) * 1000)
+                if len(milliseconds) == count:
+                    break
+                began = perf_counter()
+                channel.basic_ack(method.delivery_tag)
+            channel.cancel()
+        return milliseconds
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

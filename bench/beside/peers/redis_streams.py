@@ -57,6 +57,20 @@ class RedisStreams:
             left -= len(entries)
         return perf_counter() - began
 
+    def settle_one_by_one(self, count: int) -> list[float]:
+        milliseconds = []
+        entry = self._next_entry()
+        for _ in range(count):
+            began = perf_counter()
+            self._client.xack(STREAM, GROUP, entry)
+            entry = self._next_entry()
+            milliseconds.append((perf_counter() - began) * 1000)
+        return milliseconds
+
+    def _next_entry(self) -> Any:
+        ((_, ((entry, _),)),) = self._client.xreadgroup(GROUP, "reader", {STREAM: ">"}, count=1)
+        return entry
+
     def kill(self) -> None:
         if self._process is not None:
             self._client.close()
