@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +60,11 @@ POM = f"""<?xml version="1.0" encoding="UTF-8"?>
       <exclusions>
         <exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>
       </exclusions>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-shell</artifactId>
+      <version>{KAFKA_VERSION}</version>
     </dependency>
     <dependency>
       <groupId>org.apache.logging.log4j</groupId>
@@ -104,7 +110,8 @@ def kafka_classpath() -> str:
     """The class path of Kafka and its tools; fetched on first use."""
     find_program("java")
     cache = cache_directory()
-    jars = cache / f"jars-{KAFKA_VERSION}"
+    # Another list of packages is another directory.
+    jars = cache / f"jars-{KAFKA_VERSION}-{zlib.crc32(POM.encode()):08x}"
     if not jars.is_dir():
         with locked(cache):
             if not jars.is_dir():

@@ -100,6 +100,10 @@ class OurNode(Broker):
         return self._node.second_address
 
     @property
+    def settings(self) -> dict[str, str]:
+        return self._node.settings
+
+    @property
     def cluster_id(self) -> str:
         found = read_format(RealDisk(), self.data_path)
         assert found is not None

@@ -11,7 +11,15 @@ import pytest
 
 from tests.compatibility.apache_kafka import CLUSTER_ID, KafkaUnavailable, kafka_classpath, run_tool, wait_until
 from tests.compatibility.kafka_client import admin_client, create_topic, read_partition
-from tests.compatibility.kafka_nodes import KafkaNode, OurNode, controller_settings, free_port, our_observer, our_voter
+from tests.compatibility.kafka_nodes import (
+    STORAGE_TOOL,
+    KafkaNode,
+    OurNode,
+    controller_settings,
+    free_port,
+    our_observer,
+    our_voter,
+)
 from tests.faults.nodes import Node, writing
 from tidelog.log.durability.checkpoints import format_id
 from tidelog.log.recovery.formatting import read_format
@@ -21,6 +29,8 @@ pytestmark = pytest.mark.apache_kafka
 
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+SHELL = "org.apache.kafka.shell.MetadataShell"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 # A snapshot after every few decisions, and nothing is kept that it covers.
@@ -72,25 +82,39 @@ def test_kafka_follows_our_quorum(tmp_path: Path, configs: dict[str, str]) -> No
             output = theirs.output()
             assert [topic for topic in TOPICS if f"Replayed TopicRecord for topic {topic} " not in output] == []
             assert ("Successfully loaded snapshot" in output) == bool(configs)
+            check_identity(ours)
+        check_storage(ours, tmp_path / "storage.properties")
     check_dump(directory)
+    check_shell(directory)
 
 
-def check_dump(directory: Path) -> None:
-    """Kafka's dump tool decodes every record of the log and of the snapshots, and finds nothing to complain about."""
-    for path in [*directory.glob("*.log"), *directory.glob("*.checkpoint")]:
-        output = run_tool(DUMP, "--cluster-metadata-decoder", "--files", str(path))
-        assert "isvalid: false" not in output
-        assert "Failed to decode" not in output
-        payloads = list(payloads_in(output))
-        assert payloads or path.suffix == ".log", output
-        if path.suffix == ".checkpoint":
-            assert re.search(r"SnapshotHeader \{.*\}", output), output
-            assert re.search(r"SnapshotFooter \{.*\}", output), output
-            assert payloads[0]["data"]["name"] == "metadata.version"
+def check_identity(ours: OurNode) -> None:
+    """Kafka's tools name the cluster, its brokers and its features, by broker and by controller."""
+    for bootstrap in (("--bootstrap-server", ours.bootstrap_servers), ("--bootstrap-controller", ours.second_address)):
+        assert run_tool(CLUSTER, "cluster-id", *bootstrap).strip() == f"Cluster ID: {ours.cluster_id}"
+        assert "metadata.version" in run_tool(FEATURES, *bootstrap, "describe")
+    listed = run_tool(CLUSTER, "list-endpoints", "--bootstrap-server", ours.bootstrap_servers)
+    assert ours.bootstrap_servers.rpartition(":")[2] in listed
 
 
-def payloads_in(output: str) -> Iterator[dict[str, dict[str, object]]]:
-    return (json.loads(line.split("payload: ", 1)[1]) for line in output.splitlines() if "payload: {" in line)
+def check_storage(ours: OurNode, path: Path) -> None:
+    """kafka-storage finds a directory that was formatted, and nothing wrong with it."""
+    settings = {"process.roles": "broker,controller", "node.id": "1", "controller.quorum.bootstrap.servers": ours.second_address}
+    path.write_text("".join(f"{name}={value}\n" for name, value in (ours.settings | settings).items()))
+    output = run_tool(STORAGE_TOOL, "info", "-c", str(path))
+    assert f"cluster.id={ours.cluster_id}" in output
+    assert "Found problem" not in output
+
+
+def check_shell(directory: Path) -> None:
+    """kafka-metadata-shell shows the image that a snapshot, or the log from its beginning, leads to."""
+    path = max(directory.glob("*.checkpoint"), default=directory / f"{0:020}.log")
+
+    def shows_topics() -> bool:
+        # It may look before it has read the file.
+        return {TOPICS[0], TOPICS[1]} <= set(run_tool(SHELL, "--snapshot", str(path), "ls", "/image/topics/byName").split())
+
+    wait_until(shows_topics, f"the shell shows {path}")
 
 
 @pytest.mark.parametrize("configs", [{}, EAGER_SNAPSHOTS], ids=["log", "snapshot"])
