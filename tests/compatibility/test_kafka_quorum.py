@@ -117,6 +117,24 @@ def check_shell(directory: Path) -> None:
     wait_until(shows_topics, f"the shell shows {path}")
 
 
+def check_dump(directory: Path) -> None:
+    """Kafka's dump tool decodes every record of the log and of the snapshots, and finds nothing to complain about."""
+    for path in [*directory.glob("*.log"), *directory.glob("*.checkpoint")]:
+        output = run_tool(DUMP, "--cluster-metadata-decoder", "--files", str(path))
+        assert "isvalid: false" not in output
+        assert "Failed to decode" not in output
+        payloads = list(payloads_in(output))
+        assert payloads or path.suffix == ".log", output
+        if path.suffix == ".checkpoint":
+            assert re.search(r"SnapshotHeader \{.*\}", output), output
+            assert re.search(r"SnapshotFooter \{.*\}", output), output
+            assert payloads[0]["data"]["name"] == "metadata.version"
+
+
+def payloads_in(output: str) -> Iterator[dict[str, dict[str, object]]]:
+    return (json.loads(line.split("payload: ", 1)[1]) for line in output.splitlines() if "payload: {" in line)
+
+
 @pytest.mark.parametrize("configs", [{}, EAGER_SNAPSHOTS], ids=["log", "snapshot"])
 def test_we_follow_kafkas_quorum(tmp_path: Path, configs: dict[str, str]) -> None:
     """The node learns the id of the cluster from Kafka, too."""
