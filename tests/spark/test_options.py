@@ -1,11 +1,16 @@
 """Options become values, and whatever is wrong with one is said in one sentence that names it."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
 
+from tests.spark.kafka_settings import CONSUMER, PRODUCER
 from tidelog.client.errors import InvalidArgument
+from tidelog.client.fetch.settings import own_settings
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.options import (
     FOREIGN_TO_SINK,
@@ -18,6 +23,7 @@ from tidelog.spark.options import (
     _log_ignored,
     foreign_options_page,
 )
+from tidelog.spark.sink.connections import own_compression
 
 HERE = {"bootstrap": "127.0.0.1:9092"}
 ORDERS = {**HERE, "subscribe": "orders"}
@@ -263,6 +269,55 @@ def test_what_changes_nothing_for_the_sink() -> None:
         "kafka.value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
     }
     assert SinkOptions.parse({**HERE, **given}) == SinkOptions.parse(HERE)
+
+
+# A value where any other than these is refused, and what has a field of its own among the options.
+VALUES = {"check.crcs": "true", "client.id": "me", "security.protocol": "PLAINTEXT", "compression.type": "lz4"}
+NUMBER = "60000"
+OWN_FIELDS = ("bootstrap.servers", "isolation.level", "group.id")
+
+
+def goes_to_librdkafka(client: Callable[[dict[str, Any]], object], name: str) -> bool:
+    """Whether librdkafka knows it. That a value makes no sense is its own to say."""
+    try:
+        client({name: VALUES.get(name, NUMBER), "log_level": 0})
+    except KafkaException as error:
+        return "No such configuration property" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("name", PRODUCER)
+def test_every_setting_of_kafkas_producer_has_its_fate(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    _log_ignored.cache_clear()
+    if name in OWN_FIELDS:
+        return
+    try:
+        options = SinkOptions.parse({**HERE, f"kafka.{name}": VALUES.get(name, NUMBER)})
+    except InvalidArgument as refused:
+        assert str(refused).startswith(f"option kafka.{name}: ")  # noqa: PT017 - being refused is one of three good ends
+        return
+    settings = dict(options.connection.settings)
+    if not settings:
+        assert [message.startswith(f"option kafka.{name} has no effect: ") for message in caplog.messages] == [True]
+    elif own_compression(settings) is None:
+        assert goes_to_librdkafka(Producer, name)
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+def test_every_setting_of_kafkas_consumer_has_its_fate(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    _log_ignored.cache_clear()
+    if name in OWN_FIELDS:
+        return
+    try:
+        options = stream(**{f"kafka.{name}": VALUES.get(name, NUMBER)})
+    except InvalidArgument as refused:
+        assert str(refused).startswith(f"option kafka.{name}: ")  # noqa: PT017 - being refused is one of three good ends
+        return
+    settings = dict(options.connection.settings)
+    if not settings:
+        assert [message.startswith(f"option kafka.{name} has no effect: ") for message in caplog.messages] == [True]
+    elif own_settings(settings) is None:
+        assert goes_to_librdkafka(lambda given: Consumer({**given, "group.id": "g"}), name)
 
 
 def test_the_page_has_the_table() -> None:

@@ -94,6 +94,64 @@ _FOREIGN_TO_BOTH = {
         "kafka.ssl.truststore.type",
         "kafka.ssl.keystore.type",
     ),
+    **_refused(
+        "librdkafka's are kafka.ssl.key.pem, kafka.ssl.certificate.pem and kafka.ssl.ca.pem",
+        "kafka.ssl.keystore.certificate.chain",
+        "kafka.ssl.keystore.key",
+        "kafka.ssl.truststore.certificates",
+    ),
+    **_refused(
+        "is a class of Java, and no Java connects to the brokers",
+        "kafka.sasl.client.callback.handler.class",
+        "kafka.sasl.login.callback.handler.class",
+        "kafka.sasl.login.class",
+        "kafka.sasl.oauthbearer.jwt.retriever.class",
+        "kafka.sasl.oauthbearer.jwt.validator.class",
+        "kafka.security.providers",
+        "kafka.ssl.engine.factory.class",
+    ),
+    **_refused("librdkafka's is kafka.ssl.providers, with the providers of OpenSSL", "kafka.ssl.provider"),
+    **_refused(
+        "librdkafka's is kafka.sasl.oauthbearer.assertion.jwt.template.file", "kafka.sasl.oauthbearer.assertion.template.file"
+    ),
+    **_refused("librdkafka does not encode them", "kafka.sasl.oauthbearer.header.urlencode"),
+    **_refused("nothing looks values up: read the value in Python, and give it itself", "kafka.config.providers"),
+    "kafka.ssl.enabled.protocols": ForeignOption(
+        "OpenSSL takes the newest version of TLS that the broker has too", ("tlsv1.2,tlsv1.3", "tlsv1.3,tlsv1.2")
+    ),
+    "kafka.ssl.protocol": ForeignOption(
+        "OpenSSL takes the newest version of TLS that the broker has too", ("tls", "tlsv1.2", "tlsv1.3")
+    ),
+    **_ignored(
+        "OpenSSL has its own",
+        "kafka.ssl.keymanager.algorithm",
+        "kafka.ssl.secure.random.implementation",
+        "kafka.ssl.trustmanager.algorithm",
+    ),
+    **_ignored(
+        "librdkafka obtains and renews tokens and tickets in its own way",
+        "kafka.sasl.kerberos.ticket.renew.jitter",
+        "kafka.sasl.kerberos.ticket.renew.window.factor",
+        "kafka.sasl.login.connect.timeout.ms",
+        "kafka.sasl.login.read.timeout.ms",
+        "kafka.sasl.login.refresh.buffer.seconds",
+        "kafka.sasl.login.refresh.min.period.seconds",
+        "kafka.sasl.login.refresh.window.factor",
+        "kafka.sasl.login.refresh.window.jitter",
+        "kafka.sasl.login.retry.backoff.max.ms",
+        "kafka.sasl.login.retry.backoff.ms",
+    ),
+    **_ignored(
+        "the brokers check tokens, and a client only passes them on",
+        "kafka.sasl.oauthbearer.clock.skew.seconds",
+        "kafka.sasl.oauthbearer.expected.audience",
+        "kafka.sasl.oauthbearer.expected.issuer",
+        "kafka.sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "kafka.sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "kafka.sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "kafka.sasl.oauthbearer.jwks.endpoint.url",
+        "kafka.sasl.oauthbearer.scope.claim.name",
+    ),
     **_refused("there are no interceptors", "kafka.interceptor.classes"),
     **_ignored(
         "our own connections have one way of connecting, waiting and trying again",
@@ -101,6 +159,7 @@ _FOREIGN_TO_BOTH = {
         "kafka.connections.max.idle.ms",
         "kafka.default.api.timeout.ms",
         "kafka.metadata.max.age.ms",
+        "kafka.metadata.recovery.rebootstrap.trigger.ms",
         "kafka.metadata.recovery.strategy",
         "kafka.receive.buffer.bytes",
         "kafka.reconnect.backoff.max.ms",
@@ -142,9 +201,12 @@ FOREIGN_TO_SOURCE: Mapping[str, ForeignOption] = {
         "kafka.group.protocol",
         "kafka.group.remote.assignor",
         "kafka.heartbeat.interval.ms",
+        "kafka.internal.throw.on.fetch.stable.offset.unsupported",
         "kafka.max.poll.interval.ms",
         "kafka.partition.assignment.strategy",
         "kafka.session.timeout.ms",
+        "kafka.share.acknowledgement.mode",
+        "kafka.share.acquire.mode",
     ),
     **_ignored(
         "requests are tried again for kafka.request.timeout.ms",
@@ -172,6 +234,13 @@ FOREIGN_TO_SINK: Mapping[str, ForeignOption] = {
     },
     **_refused("use transactionalIdPrefix: every task has an id of its own", "kafka.transactional.id"),
     **_refused("use transactionTimeoutMs", "kafka.transaction.timeout.ms"),
+    "kafka.transaction.two.phase.commit.enable": ForeignOption("the ledger decides what becomes of a batch", ("false",)),
+    **_ignored(
+        "batches are compressed at the default level of their codec",
+        "kafka.compression.gzip.level",
+        "kafka.compression.lz4.level",
+        "kafka.compression.zstd.level",
+    ),
     **_refused(
         "a row goes to the partition in its column, or to that of its key, as Java clients choose it", "kafka.partitioner.class"
     ),
@@ -181,6 +250,7 @@ FOREIGN_TO_SINK: Mapping[str, ForeignOption] = {
         "kafka.buffer.memory",
         "kafka.max.block.ms",
         "kafka.max.in.flight.requests.per.connection",
+        "kafka.metadata.max.idle.ms",
         "kafka.partitioner.adaptive.partitioning.enable",
         "kafka.partitioner.availability.timeout.ms",
         "kafka.partitioner.ignore.keys",

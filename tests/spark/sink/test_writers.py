@@ -122,6 +122,14 @@ def test_settings_of_the_connection_leave_the_writing_to_us_and_are_heeded() -> 
     assert connection_settings({}).client_id == "tidelog-spark"
 
 
+def test_that_librdkafka_writes_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    writers._log_librdkafka.cache_clear()
+    for _ in range(2):
+        writers._check(sink_options(**{"linger.ms": "5"}))
+        writers._check(sink_options(**{"socket.nagle.disable": "true"}))
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["socket.nagle.disable"]
+
+
 def test_a_time_out_that_makes_no_sense_is_refused_in_the_driver() -> None:
     with pytest.raises(InvalidArgument, match=r"^option kafka\.socket\.timeout\.ms is a number from 100 to 600000: not 'soon'"):
         writers._check(sink_options(**{"socket.timeout.ms": "soon"}))

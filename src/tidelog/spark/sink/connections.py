@@ -30,6 +30,7 @@ MESSAGE_BYTES_MAX = 1_000_000
 PARTITIONS_SECONDS_MAX = 60.0
 # What our producer understands, or does anyway: whole columns need no time to gather messages, and no queue of them.
 _OWN_SETTINGS = ("linger.ms", "batch.size", "batch.num.messages", "message.max.bytes", "max.request.size")
+_COMPRESSION_SETTINGS = ("compression.codec", "compression.type")
 # What all our connections understand, whoever encodes the rows.
 _CONNECTION_SETTINGS = ("client.id", "socket.connection.setup.timeout.ms", "socket.timeout.ms")
 _SECURITY = ("sasl.", "ssl.", "oauthbearer_", "enable.ssl.", "enable.sasl.")
@@ -49,17 +50,25 @@ def check_security(options: SinkOptions) -> None:
 
 def own_compression(settings: Mapping[str, str]) -> CompressionType | None:
     """The compression of the batches that we encode; None if a setting is beyond our producer, and librdkafka has to write."""
+    if settings_beyond(settings):
+        return None
     compression = CompressionType.NONE
-    for name, value in settings.items():
-        if name in ("compression.type", "compression.codec"):
-            if value.upper() not in CompressionType.__members__:
-                raise InvalidArgument(f"option kafka.{name} is none, gzip, snappy, lz4 or zstd: not {value!r}")
-            compression = CompressionType[value.upper()]
-        elif name not in (*_OWN_SETTINGS, *_CONNECTION_SETTINGS) and (
-            name != "security.protocol" or value.upper() != "PLAINTEXT"
-        ):
-            return None
+    for name in _COMPRESSION_SETTINGS:
+        value = settings.get(name, compression.name)
+        if value.upper() not in CompressionType.__members__:
+            raise InvalidArgument(f"option kafka.{name} is none, gzip, snappy, lz4 or zstd: not {value!r}")
+        compression = CompressionType[value.upper()]
     return compression
+
+
+def settings_beyond(settings: Mapping[str, str]) -> list[str]:
+    """The settings that our producer does not know."""
+    known = (*_OWN_SETTINGS, *_CONNECTION_SETTINGS, *_COMPRESSION_SETTINGS)
+    return [
+        name
+        for name, value in settings.items()
+        if name not in known and (name != "security.protocol" or value.upper() != "PLAINTEXT")
+    ]
 
 
 def connection_settings(settings: Mapping[str, str]) -> OwnSettings:

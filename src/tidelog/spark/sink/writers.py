@@ -8,10 +8,11 @@ The driver's part runs in a Python process next to Spark's driver, with a new wr
 worth keeping between batches.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from tidelog.spark.sink.connections import (
     connection_settings,
     forget_connections,
     own_compression,
+    settings_beyond,
     sink_connections,
 )
 from tidelog.spark.sink.job import JobStart
@@ -45,6 +47,7 @@ ABSENCE_PAUSE_SECONDS = 0.2
 ONLY_BATCH = 0
 
 _Result = TypeVar("_Result")
+_logger = logging.getLogger(__name__)
 
 
 class SinkExecution(NamedTuple):
@@ -90,6 +93,13 @@ def _check(options: SinkOptions) -> None:
     connection_settings(settings)
     if own_compression(settings) is None:
         check_settings(options)
+        _log_librdkafka(", ".join(settings_beyond(settings)))
+
+
+@lru_cache(maxsize=200)
+def _log_librdkafka(names: str) -> None:
+    """Once in a process, because a writer is made for every batch."""
+    _logger.warning("librdkafka writes, more slowly: our own producer does not know %s", names)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
