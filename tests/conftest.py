@@ -20,8 +20,7 @@ if toolkit_broker.IS_ON_KAFKA:
 
 @pytest.fixture(scope="session")
 def tidelog_configs() -> Mapping[str, object]:
-    """Tests send messages with old timestamps, and retention would delete them when the shared broker is five minutes old."""
-    return {"log.retention.check.interval.ms": 24 * 3_600_000}
+    return toolkit_broker.CONFIGS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,6 +18,8 @@ import pytest
 from tests.compatibility.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_classpath, wait_until
 from tidelog.client.admin import Admin, NewTopicSpec
 
+# Tests send messages with old timestamps, and retention would delete them when the shared broker is five minutes old.
+CONFIGS = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
 IS_ON_KAFKA = os.environ.get("TIDELOG_TEST_ON") == "kafka"
 
 
@@ -56,7 +58,7 @@ def apache_kafka() -> Iterator[ToolkitBroker]:
         kafka_classpath()
     except KafkaUnavailable as error:
         pytest.skip(str(error))
-    with tempfile.TemporaryDirectory(prefix="toolkit-on-kafka-") as root, ApacheKafka(Path(root)) as broker:
+    with tempfile.TemporaryDirectory(prefix="toolkit-on-kafka-") as root, ApacheKafka(Path(root), configs=CONFIGS) as broker:
         yield ToolkitBroker(broker.bootstrap_servers)
 
 

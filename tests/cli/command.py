@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.toolkit_broker import create_topic
 from tidelog.cli.main import main
 from tidelog.testing import Broker
 
@@ -78,7 +79,5 @@ def fresh_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def topic(command: Command) -> str:
-    """An empty topic with two partitions."""
-    name = new_topic_name()
-    assert command("topics", "create", name, "--partitions", "2").code == 0
-    return name
+    """An empty topic with two partitions, whose leaders answer: Apache Kafka loses what is sent to them before with acks=0."""
+    return create_topic(command.bootstrap, new_topic_name(), partitions=2)
