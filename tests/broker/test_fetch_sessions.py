@@ -73,7 +73,7 @@ def test_a_request_without_topics_begins_no_session() -> None:
     assert world.sessions.choose(request, False).session is None
 
 
-def test_beginning_anew_ends_the_session_before() -> None:
+def test_beginning_again_ends_the_session_before() -> None:
     world = World()
     session = world.begin()
     assert session is not None

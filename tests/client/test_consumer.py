@@ -178,7 +178,7 @@ def test_a_paused_partition_is_silent_and_loses_nothing(kafka: ToolkitBroker) ->
         assert [message.offset for message in rest] == list(range(50))
 
 
-def test_what_was_paused_and_is_assigned_anew_is_read(kafka: ToolkitBroker) -> None:
+def test_what_was_paused_and_is_assigned_again_is_read(kafka: ToolkitBroker) -> None:
     topic = filled_topic(kafka, 3)
     with Consumer(kafka.bootstrap) as consumer:
         consumer.assign([(topic, 0)])

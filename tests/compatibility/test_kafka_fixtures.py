@@ -104,7 +104,7 @@ def test_records_are_those_that_kafka_served(directories: dict[str, Path], name:
 
 @pytest.mark.parametrize("name", FIXTURE_NAMES)
 def test_fixture_holds_every_feature(directories: dict[str, Path], name: str) -> None:
-    """A fixture made anew must not lose what it is there for."""
+    """A fixture that is made again must not lose what it is there for."""
     expected = {partition.directory_name: partition for partition in read_expected(name).partitions}
     headers = {path: [batch.header for batch in batches_of(directories[name] / path)] for path in expected}
     everything = [header for partition in headers.values() for header in partition]

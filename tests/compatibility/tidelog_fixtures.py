@@ -2,7 +2,7 @@
 
 They are packed as Kafka's are (``kafka_fixtures``), and what a client read is kept in the same form. ``state.json`` beside it has
 what lies in the internal topics and in the metadata log: committed offsets, settings of topics and of the broker, transactional
-ids. ``make_tidelog_fixtures.py`` made them. A fixture is never made anew: a new state of the format gets a new name beside the
+ids. ``make_tidelog_fixtures.py`` made them. A fixture is never made again: a new state of the format gets a new name beside the
 old ones, and its name goes into ``FIXTURE_NAMES``.
 """
 

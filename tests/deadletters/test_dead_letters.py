@@ -130,7 +130,7 @@ def test_a_dry_run_changes_nothing(letters: Letters, dead_letters: DeadLetters) 
 
 def test_to_the_origin_it_goes_as_it_came(letters: Letters, dead_letters: DeadLetters) -> None:
     letters.write(letters.letter(partition=1), key=b"k", value=b"v")
-    # From a partition that the origin does not have any more, were it made anew with fewer.
+    # From a partition that the origin does not have any more, if it was created again with fewer.
     letters.write(letters.letter(partition=0, offset=7)._replace(partition=1))
     done = dead_letters.replay(letters.topic, to_origin=True, first_offset=0, last_offset=0)
     assert done.targets == {letters.source: 1}
@@ -238,7 +238,7 @@ def test_what_was_aborted_is_neither_a_letter_nor_a_mark(letters: Letters, dead_
     assert values(read_all(letters.bootstrap, letters.retry)) == [0]
 
 
-def test_a_topic_made_anew_has_no_old_marks(letters: Letters, dead_letters: DeadLetters) -> None:
+def test_a_topic_made_again_has_no_old_marks(letters: Letters, dead_letters: DeadLetters) -> None:
     letters.write_many(4)
     assert dead_letters.replay(letters.topic).letters == 4
     admin = AdminClient({"bootstrap.servers": letters.bootstrap})

@@ -2,7 +2,7 @@
 
 ``kill -9`` spares the page cache, so a broker that never syncs would survive it. Here the disk of the broker's process notes each
 sync in a journal beside the data (``SyncJournal``): when the sync begins it takes down what is there, and when it has ended it
-writes that down. After the kill ``cut`` makes the data directory anew from the journal:
+writes that down. After the kill ``cut`` rebuilds the data directory from the journal:
 
 - of each file only the bytes that were there when its last finished sync began; what lies behind them is gone, or torn: some
   pages of it have reached the disk and others have not;

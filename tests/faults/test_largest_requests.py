@@ -93,7 +93,7 @@ def test_the_largest_requests_of_an_api(broker: Broker, api_key: int) -> None:
     version = TABLE[api_key].versions[1]
     for what, body in largest_requests(api_key, version):
         before = rss_bytes(broker)
-        # From here on the kernel notes the peak anew.
+        # From here on the kernel records a new peak.
         Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
         with Peer(broker) as peer:
             peer.send(framed(api_key, version, body))

@@ -1,4 +1,4 @@
-"""Two of three voters lose their disks for good: the one that is left becomes the only voter, and the others join it anew."""
+"""Two of three voters lose their disks for good: the one that is left becomes the only voter, and the others join it again."""
 
 import json
 import shutil

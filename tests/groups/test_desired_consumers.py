@@ -60,7 +60,7 @@ def test_a_step_down_waits_for_a_calm_time() -> None:
     assert decide(calm, state=first.state, now=300).consumers == 3
 
 
-def test_the_calm_begins_anew_after_a_break_and_after_a_step() -> None:
+def test_the_calm_begins_again_after_a_break_and_after_a_step() -> None:
     calm = load(4, 10, 1, 100, 100)
     state = decide(calm).state
     state = decide(load(4, 10, 16, 100, 100), state=state, now=200).state

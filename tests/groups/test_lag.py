@@ -156,7 +156,7 @@ def test_what_is_past_is_forgotten() -> None:
     assert window.per_second == 0
 
 
-def test_a_reset_begins_anew() -> None:
+def test_a_reset_begins_again() -> None:
     window = RateWindow(0, 500)
     window.observe(10_000, 600)
     window.observe(20_000, 0)

@@ -227,7 +227,7 @@ def test_an_offline_partition_keeps_its_checkpoints_over_restarts() -> None:
         assert not store.disk.exists(CLEAN_MARK)
 
 
-def test_an_offline_partition_is_not_made_anew() -> None:
+def test_an_offline_partition_is_not_made_again() -> None:
     store = Store()
     filled(store)
     corrupt(store)

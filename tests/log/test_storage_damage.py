@@ -310,7 +310,7 @@ def test_a_topics_id_from_the_page_cache_is_durable_before_its_records_are() -> 
 
 
 def test_an_aborted_transaction_below_the_recovery_point_stays_aborted() -> None:
-    """In a segment too small for an entry of its offset index: a crash makes that anew, but not the aborted transactions."""
+    """In a segment too small for an entry of its offset index: a crash rebuilds that, but not the aborted transactions."""
     world = World(1, options=replace(OPTIONS, recovery_point_interval_bytes=1 << 30))
     world.open()
     world.create(KEY)
@@ -323,8 +323,8 @@ def test_an_aborted_transaction_below_the_recovery_point_stays_aborted() -> None
     check_directory(world)
 
 
-def test_a_second_crash_while_indexes_are_made_anew_forgets_no_aborted_transaction() -> None:
-    """A torn end of an index has recovery make all indexes of the segment anew, below a recovery point that vouches for them."""
+def test_a_second_crash_while_indexes_are_made_again_forgets_no_aborted_transaction() -> None:
+    """A torn end of an index makes recovery rebuild all indexes of the segment, below a recovery point that vouches for them."""
     world = world_with_records(acknowledged=1)
     world.append_idempotent(KEY, 11, 2, wait=True, transactional=True)
     world.end_transaction(KEY, 11, commit=False, wait=True)

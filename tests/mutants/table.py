@@ -149,7 +149,7 @@ MUTANTS = (
         "    if not metadata_path and disk.exists(metadata_path):\n",
     ),
     Mutant(
-        "recovery point left above indexes that are made anew",
+        "recovery point left above indexes that are rebuilt",
         "what lies below the recovery point is whole, also after a crash in recovery",
         "tidelog/log/recovery/log_recovery.py",
         "        opening.lower_recovery_point(start.offset)\n",

@@ -102,7 +102,7 @@ def test_the_shim_drops_one_argument_and_hands_on_the_rest_as_it_is(tmp_path: Pa
     assert said.splitlines() == [f"<{argument}>" for argument in wanted]
 
 
-def test_a_shim_of_another_java_is_written_anew(tmp_path: Path) -> None:
+def test_a_shim_of_another_java_is_rewritten(tmp_path: Path) -> None:
     first, second = write_java(tmp_path / "a", say_17()), write_java(tmp_path / "b", say_17("21"))
     shim(first, tmp_path / "home")
     assert java_version(shim(second, tmp_path / "home") / "bin" / "java") == 21

@@ -75,7 +75,7 @@ def test_a_restart_repeats_only_what_was_not_finished(data: st.DataObject) -> No
     assert len(handled) == len(set(handled))
 
 
-def test_a_log_that_was_made_anew_skips_nothing() -> None:
+def test_a_log_that_was_made_again_skips_nothing() -> None:
     offsets = PartitionOffsets(1000, [(1005, 1010)])
     assert not offsets.was_finished(0)
     assert not offsets.was_finished(1006)

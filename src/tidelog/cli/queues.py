@@ -253,9 +253,7 @@ def send_command(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all these jobs.")] = None,
     delay: Annotated[float, typer.Option("--delay", min=0, help="Seconds before which nobody receives these jobs.")] = 0.0,
-    ttl: Annotated[
-        float | None, typer.Option("--ttl", help="Seconds after which those that nobody has received are given up.")
-    ] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", help="Seconds after which those that nobody has received expire.")] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PlaintextOption = None,
     as_json: JsonOption = False,

@@ -241,7 +241,7 @@ def listeners_of(values: Mapping[str, Value]) -> list[NamedListener]:
 def _check_names(
     roles: frozenset[ProcessRole], addresses: Mapping[str, ListenerAddress], controllers: Sequence[str], inter_broker: str | None
 ) -> None:
-    """A node has a listener for each of its roles. The one of controllers is only named by a node that is none."""
+    """A node has a listener for each of its roles. The one of controllers is only named by a node that is not a controller."""
     wanted = []
     if ProcessRole.CONTROLLER in roles:
         wanted += [(_CONTROLLERS, name) for name in controllers]

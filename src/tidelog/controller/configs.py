@@ -236,7 +236,7 @@ def _combined(
     setting = definitions.settings.get(change.name)
     if setting is None or setting.type is not SettingType.LIST:
         operation = AlterOperation(change.operation).name
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"{change.name}: {operation} is for lists, and this is none")
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{change.name}: {operation} is for lists, and this setting is not a list")
     if current is None:
         if resource.resource_type == ResourceType.TOPIC:
             current = describe_topic(image, static, resource.resource_name, (change.name,))[0].value

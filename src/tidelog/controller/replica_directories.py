@@ -3,7 +3,7 @@
 A broker that assigns a replica to a directory without being registered with it says that the replica is lost: it is damaged, or
 its disk has failed. ``LOST_DIRECTORY`` is the id for that. The replica leaves the in-sync set and the eligible replicas, and
 another one leads; only when the answer says so may the broker discard it and copy it again. The last replica that may lead is not
-given up: what is left of it is the best there is, and the operator decides.
+abandoned: what is left of it is the best there is, and the operator decides.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Letters that a broker wrote for a share group (KIP-1191), read as letters like those of workers.
 
 Their story is in headers of its own, and says less: where the record came from, for which group, how often it was delivered, and
-why it was given up. There is no exception, so the reason takes its place. The letter has the record's key, value and headers if
+why it was archived. There is no exception, so the reason takes its place. The letter has the record's key, value and headers if
 the group wants copies; otherwise it only names the record.
 
 A broker that crashes between a letter and the end of its record writes the letter again, so the record's place is its identity.

@@ -96,7 +96,7 @@ class DeadLetter(NamedTuple):
 
 
 def _letter_of(topic: str, headers: Headers, timestamp_ms: int | None) -> Letter | None:
-    """A message may have two stories: a worker has read what a share group had given up before, or the other way round. The one
+    """A message may have two stories: a worker has read what a share group had rejected before, or the other way round. The one
     that belongs to the topic counts."""
     stories = [each for each in (Letter.from_headers(headers), read_broker_letter(headers, timestamp_ms)) if each is not None]
     return next((each for each in stories if _belongs(each, topic)), stories[0] if stories else None)

@@ -322,7 +322,7 @@ class ReplicaFetcher:
     # -- responses -----------------------------------------------------------------------------------------------------------
 
     def request_failed(self) -> None:
-        """No response came. The leader may have begun another epoch of the session, so the session is given up."""
+        """No response came. The leader may have begun another epoch of the session, so the session is abandoned."""
         self._is_in_flight = False
         self._end_session()
         self._retry_at_ms = self._ports.clock.monotonic_ms() + RETRY_MS

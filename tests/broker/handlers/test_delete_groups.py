@@ -63,7 +63,7 @@ def test_a_group_with_more_offsets_than_fit_into_a_batch(client: FakeClient) -> 
 
 
 def test_a_group_deleted_under_a_member_that_is_gone(client: FakeClient) -> None:
-    """Its consumer, which comes back, hears that it is unknown, and joins anew."""
+    """Its consumer, which comes back, hears that it is unknown, and joins again."""
     (member,) = stable_group(client.machine, 1)
     client.machine.run_for(11_000)
     (result,) = client.call(ApiKey.DELETE_GROUPS, 2, groups_names=[GROUP]).results

@@ -452,7 +452,7 @@ def test_a_group_is_listed_described_and_deleted_with_its_states() -> None:
     assert sum(len(shard.machine) for shard in service.runtime if shard.machine is not None) == 0
     assert client.call(ApiKey.SHARE_GROUP_DESCRIBE, 1, group_ids=[GROUP]).groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
     client.append(count=1)
-    assert member_of(machine, topic_id, "b").acquired() == [(0, 0, 1)], "a new group of the same name begins anew"
+    assert member_of(machine, topic_id, "b").acquired() == [(0, 0, 1)], "a new group of the same name starts from the beginning"
 
 
 def test_the_states_of_a_topic_are_deleted_with_it_also_if_their_shard_was_not_loaded() -> None:

@@ -177,7 +177,7 @@ def test_a_coordinator_that_is_gone_hears_no_more(machine: Machine) -> None:
     assert marked == []
 
 
-def test_a_shard_that_is_loaded_anew_sends_all_markers_again(producer: TransactionalProducer) -> None:
+def test_a_shard_that_is_reloaded_sends_all_markers_again(producer: TransactionalProducer) -> None:
     """Half of them were written before, and one more of each does no harm."""
     machine = producer.machine
     producer.write(ORDERS, OTHER)

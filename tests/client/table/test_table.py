@@ -1,4 +1,4 @@
-"""Tables: what is in them when they are ready, what they follow, and what makes them load anew."""
+"""Tables: what is in them when they are ready, what they follow, and what makes them reload."""
 
 import os
 import signal
@@ -131,7 +131,7 @@ def test_a_restart_reads_only_what_has_changed(kafka: ToolkitBroker, topic: str,
         assert table.positions()[0] == positions[0] + 2
 
 
-def test_a_topic_that_was_created_anew_is_loaded_anew(kafka: ToolkitBroker, storage: str) -> None:
+def test_a_topic_that_was_created_again_is_reloaded(kafka: ToolkitBroker, storage: str) -> None:
     topic = new_topic(kafka, 1, COMPACTED)
     Writer(kafka, topic)({"old": "1", "older": "1"})
     with loaded(kafka, topic, storage=storage) as table:
@@ -152,7 +152,7 @@ def recreate(kafka: ToolkitBroker, topic: str) -> None:
     create_topic(kafka.bootstrap, topic, config=COMPACTED)
 
 
-def test_messages_that_were_deleted_unread_make_it_load_anew(kafka: ToolkitBroker, tmp_path: Path) -> None:
+def test_messages_that_were_deleted_unread_make_it_reload(kafka: ToolkitBroker, tmp_path: Path) -> None:
     topic, storage = new_topic(kafka, 1, {"cleanup.policy": "compact,delete"}), f"sqlite:{tmp_path / 'table.db'}"
     write = Writer(kafka, topic)
     write({"a": "1", "b": "1"})
@@ -165,7 +165,7 @@ def test_messages_that_were_deleted_unread_make_it_load_anew(kafka: ToolkitBroke
         assert dict(table) == {"b": "2", "c": "1"}
 
 
-def test_a_table_that_was_away_for_long_is_loaded_anew(kafka: ToolkitBroker, tmp_path: Path) -> None:
+def test_a_table_that_was_away_for_long_is_reloaded(kafka: ToolkitBroker, tmp_path: Path) -> None:
     """No message that it would read tells that a tombstone has been compacted away."""
     topic, storage = new_topic(kafka, 1, COMPACTED), f"sqlite:{tmp_path / 'table.db'}"
     Writer(kafka, topic)({"a": "1"})
@@ -257,7 +257,7 @@ def test_one_file_has_one_writer(kafka: ToolkitBroker, topic: str, tmp_path: Pat
     loaded(kafka, topic, storage=storage).close()
 
 
-def test_a_file_of_another_topic_or_isolation_is_loaded_anew(kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
+def test_a_file_of_another_topic_or_isolation_is_reloaded(kafka: ToolkitBroker, topic: str, tmp_path: Path) -> None:
     storage, other = f"sqlite:{tmp_path / 'table.db'}", new_topic(kafka)
     Writer(kafka, topic)({"a": "1"})
     Writer(kafka, other)({"b": "1"})

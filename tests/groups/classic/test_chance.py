@@ -25,7 +25,7 @@ FORGET = (
 
 
 class Client:
-    """As a consumer: joins, syncs, sends heartbeats; one request at a time, unless it gives up and begins anew."""
+    """As a consumer: joins, syncs, sends heartbeats; one request at a time, unless it gives up and starts over."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world

@@ -131,7 +131,7 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     assert bench.group.state is ClassicState.COMPLETING_REBALANCE
 
 
-def test_other_metadata_while_the_leader_assigns_begins_anew() -> None:
+def test_other_metadata_while_the_leader_assigns_begins_again() -> None:
     bench = GroupBench({"group.initial.rebalance.delay.ms": 100})
     first, second = (bench.join_with_id() for _ in range(2))
     bench.run_for(300)

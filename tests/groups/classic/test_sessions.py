@@ -77,7 +77,7 @@ def test_a_session_that_becomes_shorter_counts_at_once(bench: GroupBench) -> Non
     assert not bench.group.members
 
 
-def test_after_a_restart_sessions_begin_anew_and_members_go_on(bench: GroupBench) -> None:
+def test_after_a_restart_sessions_begin_again_and_members_go_on(bench: GroupBench) -> None:
     ids = bench.stable(2)
     later = bench.restarted()
     assert later.group.state is ClassicState.STABLE

@@ -69,7 +69,7 @@ def test_a_restart_that_changes_the_chosen_protocol_begins_a_rebalance(bench: Gr
     assert join.response.generation == 2
 
 
-def test_a_restart_while_the_leader_assigns_begins_anew_and_fences_the_old_one() -> None:
+def test_a_restart_while_the_leader_assigns_begins_again_and_fences_the_old_one() -> None:
     bench = GroupBench({"group.initial.rebalance.delay.ms": 100})
     joins = [bench.join(instance=f"instance-{number}") for number in range(3)]
     bench.run_for(1000)

@@ -116,7 +116,7 @@ def test_a_member_that_never_syncs_is_put_out_of_a_stable_group_too(bench: Group
     assert bench.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_assignment_that_does_not_fit_is_an_error_for_all_and_they_begin_anew(bench: GroupBench) -> None:
+def test_an_assignment_that_does_not_fit_is_an_error_for_all_and_they_begin_again(bench: GroupBench) -> None:
     leader, follower = joined(bench)
     waiting = bench.sync(follower, 1)
     assigned = bench.sync(leader, 1, {leader: b"x" * BATCH_BYTES_MAX})

@@ -62,7 +62,7 @@ def test_in_the_middle_of_a_rebalance(bench: ConsumerBench) -> None:
     assert (first.indexes(), second.indexes()) == ([0, 1], [2, 3])
 
 
-def test_time_outs_begin_anew(bench: ConsumerBench) -> None:
+def test_time_outs_begin_again(bench: ConsumerBench) -> None:
     first, second = bench.join("a"), bench.join("b")
     first.heartbeat()
     bench.run_for(20_000)

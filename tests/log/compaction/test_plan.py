@@ -61,7 +61,7 @@ def test_a_passed_horizon_is_due_without_dirt() -> None:
     assert plan(machine, 6, now_ms).is_due
 
 
-def test_a_checkpoint_that_does_not_fit_begins_anew() -> None:
+def test_a_checkpoint_that_does_not_fit_begins_again() -> None:
     machine = written_machine()
     assert plan(machine, 7).first_dirty_offset == 0
     machine.log.raise_start(3)

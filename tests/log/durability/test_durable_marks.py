@@ -119,7 +119,7 @@ def test_the_file_is_as_long_from_the_start_as_it_will_ever_be() -> None:
     assert reopened(disk) == {"orders-0": JOURNAL_BYTES // BLOCK_BYTES - 1}
 
 
-def test_a_full_journal_is_written_anew_and_a_full_disk_only_delays_that() -> None:
+def test_a_full_journal_is_rewritten_and_a_full_disk_only_delays_that() -> None:
     disk = simulated_disk()
     marks = DurableMarks.open(disk, DIRECTORY)
     for offset in range(JOURNAL_BYTES // BLOCK_BYTES):
@@ -218,7 +218,7 @@ def test_a_whole_frame_that_makes_no_sense_is_refused() -> None:
         DurableMarks.open(disk, DIRECTORY)
 
 
-def test_after_a_failed_sync_the_file_is_written_anew() -> None:
+def test_after_a_failed_sync_the_file_is_rewritten() -> None:
     disk = simulated_disk()
     marks = DurableMarks.open(disk, DIRECTORY)
     marks.record("orders-0", ID, 1)
@@ -301,7 +301,7 @@ class Recorder:
             image = self.disk.crash_image(randomness, keep)
             found = reopened(image)
             assert found in self.allowed, (keep, found, self.allowed)
-            # And once more: what was read, then written anew, survives another crash.
+            # And once more: what was read, then written again, survives another crash.
             again = DurableMarks.open(image, DIRECTORY, SMALL_JOURNAL_BYTES)
             again.flush()
             assert reopened(image.crash_image(randomness, "some")) == found

@@ -186,7 +186,7 @@ def test_segments_below_the_log_start_do_not_come_back() -> None:
     assert store.paths(".log")[0].endswith("00020.log")
 
 
-def test_a_relaxed_log_that_lost_more_than_was_deleted_begins_anew() -> None:
+def test_a_relaxed_log_that_lost_more_than_was_deleted_begins_again() -> None:
     store = Store(LogSettings(flush_messages=1_000_000))
     log = store.create()
     store.commit(log)

@@ -83,7 +83,7 @@ def test_events_with_the_rows_of_the_moment(spark: SparkSession, orders: Orders)
         assert message.timestamp()[1] == int(at(amount).timestamp() * 1000)
 
 
-def test_the_table_is_read_anew_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_is_read_again_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
     """One query, two batches, and between them the table changes: by a merge, and with its old files gone."""
     place, source = tmp_path / "customers", tmp_path / "source"
     table = put_customers(place, {"ada": "Delft", "bob": "Gouda"})

@@ -90,9 +90,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_the_id_of_a_message_and_how_long_it_is_remembered() -> None:
     assert default_message_id(Message.of(topic="t", partition=1, offset=2, timestamp=3)) == "t/1/2/3"
-    # A topic that was made anew has other messages at the same places.
-    anew = Message.of(topic="t", partition=1, offset=2, timestamp=4)
-    assert default_message_id(anew) != default_message_id(Message.of(topic="t", partition=1, offset=2, timestamp=3))
+    # A topic that was created again has other messages at the same places.
+    again = Message.of(topic="t", partition=1, offset=2, timestamp=4)
+    assert default_message_id(again) != default_message_id(Message.of(topic="t", partition=1, offset=2, timestamp=3))
     assert default_message_id(Message.of(headers=[("message-id", b"a"), ("message-id", b"b"), ("x", b"c")])) == "b"
     assert remember_seconds_of(1) == 3600
     assert remember_seconds_of(7200) == 14400

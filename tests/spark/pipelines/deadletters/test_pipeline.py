@@ -160,8 +160,8 @@ def test_what_the_table_lacks(tmp_path: Path) -> None:
     found = lacking(cluster, LakeTable.open(tmp_path))
     assert found.size == 4
     assert found == ({one: 5}, {one: 9}, 3), "retention took three before they were read"
-    anew = cluster._replace(topic_ids={"orders.email.dlq": "made again"}, starts={one: 0}, ends={one: 1})
-    assert lacking(anew, LakeTable.open(tmp_path)).starts == {one: 0}
+    recreated = cluster._replace(topic_ids={"orders.email.dlq": "made again"}, starts={one: 0}, ends={one: 1})
+    assert lacking(recreated, LakeTable.open(tmp_path)).starts == {one: 0}
 
 
 def test_a_table_of_another_kind_is_refused_before_anything_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
