@@ -65,6 +65,39 @@ def test_a_job_that_its_topic_refuses(command: Command, name: str) -> None:
 
 
 @pytest.mark.tidelog_only
+def test_what_has_become_of_the_messages_is_described(command: Command, name: str) -> None:
+    command("queues", "create", name, "--dead-letters")
+    (found,) = command("queues", "describe", name, "--json").documents
+    assert [found[each] for each in ("available", "delayed", "acquired", "redelivered", "dead")] == [None] * 4 + [0]
+    with Queue(command.bootstrap, name) as queue:
+        for value in ("held", "done", "bad", "failed"):
+            queue.send(value).result()
+        jobs = receive(queue, 4)
+        queue.send("later", delay=600).result()
+        assert [job.text() for job in jobs] == ["held", "done", "bad", "failed"]
+        jobs[1].ack()
+        jobs[2].reject()
+        jobs[3].nack()
+        (again,) = receive(queue, 1)
+        # The delayed one counts as such when somebody has looked at it.
+        assert queue.receive(10, wait=0.5) == []
+        again.nack()
+        (found,) = command("queues", "describe", name, "--json").documents
+        figures = {each: found[each] for each in ("unsettled", "available", "delayed", "acquired", "redelivered", "dead")}
+        assert figures == {"unsettled": 3, "available": 1, "delayed": 1, "acquired": 1, "redelivered": 1, "dead": 1}
+        assert found["held_up_by"] == {"settled_behind": 2, "partition": 0, "offset": 0}
+        assert 0 < found["oldest_seconds"] < 600
+        lines = command("queues", "describe", name).lines
+        assert f"1 dead letter: tidelog dlq list {name}.{name}.dlq" in lines
+        assert "Partition 0 is held up by offset 0, behind which 2 messages are settled." in lines
+        at = lines.index("Partition  Available  Delayed  Acquired  Redelivered  Oldest")
+        assert lines[at + 1].split()[:5] == ["0", "1", "1", "1", "1"]
+    # Without a worker nobody looks at what is delayed, but the failed delivery is remembered.
+    (found,) = command("queues", "describe", name, "--json").documents
+    assert (found["acquired"], found["delayed"], found["redelivered"]) == (0, None, 2)
+
+
+@pytest.mark.tidelog_only
 def test_the_dead_letters_of_a_queue_are_listed_and_replayed(command: Command, name: str) -> None:
     letters = f"{name}.{name}.dlq"
     assert f"Its dead letters: tidelog dlq list {letters}" in command("queues", "create", name, "--dead-letters").lines

@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.cli.output import table_lines
+from tidelog.cli.queues import FIGURE_TITLES
 
 TITLES = ("Topic", "Group", "Error", "Letters", "< 1 h", "< 1 d", "< 7 d", "Older", "Oldest")
 ROWS = [
@@ -60,6 +61,15 @@ def test_no_name_is_ever_broken(width: int) -> None:
     words = " ".join(table_lines(TITLES, ROWS, width)).split()
     for row in ROWS:
         assert all(str(cell).split()[0] in words for cell in row)
+
+
+def test_the_figures_of_a_queue_fit_into_60_columns() -> None:
+    assert table_lines(FIGURE_TITLES, [(0, 12_345, "-", 120, 3, "12m 30s"), (11, 0, 20_000, 0, 0, "0s")], 60) == [
+        "Partition  Available  Delayed  Acquired  Redelivered  Oldest",
+        "        0      12345  -             120            3  12m",
+        "                                                      30s",
+        "       11          0  20000           0            0  0s",
+    ]
 
 
 def test_an_empty_table_has_its_titles() -> None:

@@ -6,6 +6,7 @@
 import re
 import tomllib
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -14,7 +15,10 @@ from tests.docs.shell import ROOT
 from tidelog import Worker, __version__
 from tidelog.config.file import text_of
 
-OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "ops" / "kubernetes.yml").read_text())}
+ALL: list[dict[str, Any]] = list(yaml.safe_load_all((ROOT / "ops" / "kubernetes.yml").read_text()))
+# The workers of the queue come last.
+*_, QUEUE_WORKERS, QUEUE_SCALED = ALL
+OBJECTS = {each["kind"]: each for each in ALL[:-2]}
 CONTAINERFILE = (ROOT / "ops" / "Containerfile").read_text()
 POD = OBJECTS["StatefulSet"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
@@ -73,6 +77,22 @@ def test_the_workers_are_those_that_are_scaled() -> None:
     assert (worker._options.group, worker._options.topics) == (metadata["consumerGroup"], (metadata["topic"],))
     assert worker._options.addresses == metadata["bootstrapServers"]
     assert worker._options.drain_timeout < pod["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_the_workers_of_the_queue_are_scaled_on_a_page_that_the_broker_has() -> None:
+    scaled = QUEUE_SCALED["spec"]
+    assert QUEUE_SCALED["kind"] == "ScaledObject"
+    assert scaled["scaleTargetRef"]["name"] == QUEUE_WORKERS["metadata"]["name"]
+    pod = QUEUE_WORKERS["spec"]["template"]
+    assert QUEUE_WORKERS["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert "replicas" not in QUEUE_WORKERS["spec"]
+    url = urlsplit(scaled["triggers"][0]["metadata"]["url"])
+    service = OBJECTS["Service"]
+    assert str(url.hostname).split(".")[0] == service["metadata"]["name"]
+    assert url.port in [each["port"] for each in service["spec"]["ports"] if each["name"] == "metrics"]
+    # The comment names the queue; tests/server/test_monitoring.py asks for the page.
+    (queue,) = re.findall(r'`Queue\("[^"]+", "([^"]+)"\)`', (ROOT / "ops" / "kubernetes.yml").read_text())
+    assert (url.path, url.query) == (f"/queues/{queue}", f"group={queue}")
 
 
 def test_the_data_and_the_settings_are_where_the_broker_looks() -> None:

@@ -38,6 +38,13 @@ def large(answer: Answer) -> None:
     answer(HttpResponse(HTTPStatus.OK, LARGE))
 
 
+def echo(request: HttpRequest, answer: Answer) -> None:
+    answer(HttpResponse(HTTPStatus.OK, f"{request.path} {request.query}\n".encode()))
+
+
+TREES = {"/tree/": echo}
+
+
 class Served:
     def __init__(self, listener: HttpListener, loop: asyncio.AbstractEventLoop, address: tuple[str, int]) -> None:
         self.listener = listener
@@ -59,7 +66,7 @@ class Served:
 @contextmanager
 def serving(routes: Mapping[str, Handler] | None = None, **limits: float) -> Iterator[Served]:
     loop = system.new_event_loop()
-    listener = HttpListener(loop, {"/hello": hello, "/large": large} if routes is None else routes, **limits)
+    listener = HttpListener(loop, {"/hello": hello, "/large": large} if routes is None else routes, TREES, **limits)
     bound = bind("127.0.0.1", 0)
     errors: list[object] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
@@ -113,7 +120,7 @@ def is_closed(connected: socket.socket) -> bool:
     ("head", "expected"),
     [
         (b"GET /metrics HTTP/1.1\r\nHost: a", HttpRequest("/metrics", False)),
-        (b"GET /metrics?name=a HTTP/1.1\r\nhost:a", HttpRequest("/metrics", False)),
+        (b"GET /metrics?name=a HTTP/1.1\r\nhost:a", HttpRequest("/metrics", False, "name=a")),
         (b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Close", HttpRequest("/", True)),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0", HttpRequest("/", False)),
         (b"GET / HTTP/1.0", HttpRequest("/", True)),
@@ -157,8 +164,11 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
         for _ in range(3):
             connected.sendall(request())
             assert read_response(connected) == (200, b"hello\n")
-        connected.sendall(request("/nothing"))
-        assert read_response(connected)[0] == 404
+        connected.sendall(request("/tree/leaf%20one?colour=green"))
+        assert read_response(connected) == (200, b"/tree/leaf%20one colour=green\n")
+        for path in ("/nothing", "/tree", "/tree/"):
+            connected.sendall(request(path))
+            assert read_response(connected)[0] == 404
 
 
 def test_requests_at_once_and_byte_by_byte() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -31,6 +32,7 @@ from tidelog.testing import Broker
 ROOT = Path(__file__).resolve().parent.parent.parent
 ALERTS = ROOT / "ops" / "tidelog-alerts.yml"
 DASHBOARD = ROOT / "ops" / "tidelog-dashboard.json"
+MANIFESTS = ROOT / "ops" / "kubernetes.yml"
 DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 WAIT_SECONDS = 60.0
 
@@ -206,6 +208,40 @@ def test_health(broker: Broker) -> None:
     assert get(broker, "/health/live") == (200, "live\n")
     assert get(broker, "/health/ready") == (200, "ready\n")
     assert get(broker, "/health")[0] == 404
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------------
+
+
+def test_keda_reads_the_backlog_of_a_queue_as_it_is(broker: Broker) -> None:
+    """What KEDA's metrics-api scaler does with the object in ops/: one GET, and the number at ``valueLocation``."""
+    scaled = [each for each in yaml.safe_load_all(MANIFESTS.read_text()) if each["kind"] == "ScaledObject"]
+    (trigger,) = [each for one in scaled for each in one["spec"]["triggers"] if each["type"] == "metrics-api"]
+    url = urlsplit(trigger["metadata"]["url"])
+    status, text = get(broker, f"{url.path}?{url.query}")
+    document = json.loads(text)
+    assert (status, document[trigger["metadata"]["valueLocation"]]) == (200, 2)
+    assert (document["queue"], document["group"], document["partitions"]) == ("resize-jobs", "resize-jobs", 1)
+    assert (document["acquired"], document["delayed"], document["redelivered"]) == (1, 0, 0)
+    assert 0 <= document["oldest_seconds"] < 600
+
+
+def test_a_group_that_has_not_begun_has_everything_to_do(broker: Broker) -> None:
+    document = json.loads(get(broker, "/queues/resize-jobs?group=archive")[1])
+    assert (document["backlog"], document["acquired"], document["delayed"]) == (2, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/queues/nothing?group=resize-jobs", 404, "there is no queue nothing: no topic has this name"),
+        ("/queues/resize%2Djobs?name=a", 400, "expected /queues/QUEUE or /queues/QUEUE?group=GROUP"),
+        ("/queues/resize-jobs?group=", 400, "expected /queues/QUEUE or /queues/QUEUE?group=GROUP"),
+    ],
+)
+def test_mistakes_about_queues_are_told_as_json(broker: Broker, path: str, status: int, error: str) -> None:
+    found, text = get(broker, path)
+    assert (found, json.loads(text)) == (status, {"error": error})
 
 
 def test_a_broker_shows_nothing_unless_it_is_told_to() -> None:

@@ -29,6 +29,7 @@ from tidelog.wire.messages import (
     plain_fields,
     versions,
 )
+from tidelog.wire.own_fields import OWN_FIELDS
 from tidelog.wire.primitives import ELEMENTS_MAX, Reader, write_compact_length
 from tidelog.wire.protocol import ApiKey, RequestHeader, parse_request_header, request_header
 from tidelog.wire.schema import Field, Struct
@@ -51,8 +52,10 @@ def write(api_key: int, version: int, direction: Direction, values: Fields) -> b
 
 
 def plain(value: Any) -> Any:
+    """Without the fields that kio does not know, because they are Tidelog's own."""
     if isinstance(value, DecodedMessage):
-        return {name: plain(field) for name, field in vars(value).items()}
+        own = {field.name for field in OWN_FIELDS.get((value._origin.api_key, value._origin.direction, value._origin.path), ())}
+        return {name: plain(field) for name, field in vars(value).items() if name not in own}
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 

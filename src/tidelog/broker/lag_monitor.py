@@ -10,16 +10,19 @@ whether or not a member is there, so that a group is seen to fall behind when al
 leader knows which messages are not due yet, and the age is that of the first one that is.
 
 Nothing of this is stored: the figures are empty after a start, and rates are known after two walks. They cover the groups that
-this broker coordinates, and the states of share groups that it keeps, in partitions whose log is here.
+this broker coordinates, in partitions whose log is here, and the states of share groups that it keeps: in partitions whose log is
+elsewhere, the leaders are asked once in each walk.
 
 ``LagWarnings`` reports groups that are about to lose records, or have lost some.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.share_figures import NOTHING_DUE, LeaderFigures, OnLeaderFigures, SharePlace, ask_leaders
 from tidelog.coordinator.machine import Scheduler
 from tidelog.coordinator.shard import Shard
 from tidelog.groups.coordinator import GroupCoordinator
@@ -48,7 +51,7 @@ from tidelog.ports.clock import Clock
 from tidelog.ports.disk import Disk, DiskFile
 from tidelog.ports.executor import Completion, Executor
 from tidelog.queues.records import SharePartitionKey
-from tidelog.queues.share_coordinator import ShareCoordinator
+from tidelog.queues.share_coordinator import ShareCoordinator, ShareProgress
 from tidelog.records.header import BatchHeader
 from tidelog.records.topic_partition import TopicPartition
 from tidelog.wire.primitives import ZERO_UUID
@@ -332,6 +335,8 @@ SLICE_OFFSETS = 100
 PAUSE_MS = 30
 # Each offset takes about 700 bytes. Offsets beyond this number are counted, not tracked.
 OFFSETS_MAX = 100_000
+# Share groups in partitions whose logs are elsewhere cost requests to other brokers in each walk, at most one for each partition.
+ELSEWHERE_MAX = 1_000
 
 Shards = Callable[[], Mapping[int, Shard[GroupCoordinator] | None]]
 ShareShards = Callable[[], Iterable[Shard[ShareCoordinator]]]
@@ -357,6 +362,8 @@ class ShareSources(NamedTuple):
     topic_name: Callable[[bytes], str | None]
     oldest_due_offset: Callable[[SharePartitionKey], int | None]
     """The first offset that is neither settled nor delayed; None while nobody fetches from this broker."""
+    ask_leaders: Callable[[str, Sequence[tuple[SharePlace, int]], OnLeaderFigures], None]
+    """What the leaders know of a group: see ``share_figures``."""
 
 
 class _Position(NamedTuple):
@@ -415,6 +422,8 @@ class LagMonitor:
         "_compacted",
         "_compacted_offset",
         "_count",
+        "_elsewhere",
+        "_far",
         "_groups",
         "_is_running",
         "_logs",
@@ -464,6 +473,9 @@ class LagMonitor:
         self._is_running = False
         self._groups: dict[str, _GroupTrack] = {}
         self._share_groups: dict[str, Offsets] = {}
+        # Of share groups in partitions whose logs are not here: where they are, and what the leaders have answered.
+        self._elsewhere: dict[str, list[tuple[SharePlace, ShareProgress]]] = {}
+        self._far: dict[str, list[GroupPartitionLag]] = {}
         self._produced: dict[PartitionLog, tuple[RateWindow, int]] = {}
         self._steps: Iterator[None] = iter(())
         self._unread: list[_Unread] = []
@@ -499,11 +511,17 @@ class LagMonitor:
 
     def each_share_group(self) -> Iterator[tuple[str, list[GroupPartitionLag]]]:
         """The figures of share groups in the partitions whose state this broker keeps, with or without members."""
-        for group_id, offsets in list(self._share_groups.items()):
-            yield group_id, [followed.figures for followed in offsets.values() if followed.figures is not None]
+        for group_id in [*self._share_groups, *(each for each in self._far if each not in self._share_groups)]:
+            here = self._share_groups.get(group_id, {}).values()
+            figures = [followed.figures for followed in here if followed.figures is not None]
+            yield group_id, figures + self._far.get(group_id, [])
 
     def groups(self) -> list[GroupFigures]:
         return [track.figures for track in self._groups.values()]
+
+    def find_times(self, wanted: Sequence[tuple[PartitionLog, int]], on_found: OnFound) -> None:
+        """Look up the times of batches for somebody else: see ``LagLookup.find``."""
+        self._lookup.find([LagQuery(*each) for each in wanted], on_found)
 
     # -- walking -------------------------------------------------------------------------------------------------------------
 
@@ -519,6 +537,7 @@ class LagMonitor:
         self._walk += 1
         self._count = self.not_followed = 0
         self._losing, self._lost, self._compacted = {}, {}, {}
+        self._elsewhere = {}
         self._lookup.begin_round()
         self._steps = self._walk_all()
         self._go_on(began_ms)
@@ -613,14 +632,47 @@ class LagMonitor:
 
     def _look_at_share(self, machine: ShareCoordinator, key: SharePartitionKey) -> None:
         topic = self._shares.topic_name(key.topic_id)
-        log = None if topic is None else self._logs.get((topic, key.partition))
-        progress = None if log is None else machine.progress(key, log.log_start_offset)
-        if log is None or progress is None or key.topic_id != log.topic_id:
+        if topic is None:
+            return
+        log = self._logs.get((topic, key.partition))
+        if log is None or log.topic_id != key.topic_id:
+            self._note_elsewhere(machine, key, SharePlace(topic, key.topic_id, key.partition))
+            return
+        progress = machine.progress(key, log.log_start_offset)
+        if progress is None:
             return
         start_offset, settled, settled_lost = progress
         oldest = self._shares.oldest_due_offset(key)
         position = _Position(start_offset, start_offset if oldest is None else oldest, SettledOffsets(settled, settled_lost))
         self._follow(key.group_id, self._share_groups.setdefault(key.group_id, {}), log, position)
+
+    def _note_elsewhere(self, machine: ShareCoordinator, key: SharePartitionKey, place: SharePlace) -> None:
+        progress = machine.progress(key, 0)
+        if progress is None:
+            return
+        if sum(map(len, self._elsewhere.values())) >= ELSEWHERE_MAX:
+            self.not_followed += 1
+            return
+        self._elsewhere.setdefault(key.group_id, []).append((place, progress))
+
+    def _ask_elsewhere(self) -> None:
+        """The answers come later, and are shown until those of the next walk have come."""
+        self._far = {group_id: figures for group_id, figures in self._far.items() if group_id in self._elsewhere}
+        for group_id, places in self._elsewhere.items():
+            asked = [(place, progress.start_offset) for place, progress in places]
+            self._shares.ask_leaders(group_id, asked, partial(self._answered, group_id, places))
+
+    def _answered(
+        self,
+        group_id: str,
+        places: Sequence[tuple[SharePlace, ShareProgress]],
+        answers: Sequence[LeaderFigures | Exception],
+    ) -> None:
+        self._far[group_id] = [
+            _measure_elsewhere(group_id, place, progress, answer, self._clock.now_ms())
+            for (place, progress), answer in zip(places, answers, strict=True)
+            if isinstance(answer, LeaderFigures)
+        ]
 
     def _follow(self, group_id: str, offsets: Offsets, log: PartitionLog, position: _Position) -> None:
         if log.offline_reason is not None:
@@ -704,6 +756,7 @@ class LagMonitor:
         return {key: followed for key, followed in offsets.items() if followed.walk == self._walk}
 
     def _end(self) -> None:
+        self._ask_elsewhere()
         self._groups = {group_id: track for group_id, track in self._groups.items() if track.walk == self._walk}
         self._produced = {log: seen for log, seen in self._produced.items() if seen[1] == self._walk}
         self.groups_losing = tuple(sorted(self._losing))
@@ -711,6 +764,33 @@ class LagMonitor:
         self.groups_behind_compaction = tuple(sorted(self._compacted))
         self.warnings.walked(self._losing, self._lost, self._clock.monotonic_ms())
         self.walks += 1
+
+
+def _measure_elsewhere(
+    group_id: str, place: SharePlace, progress: ShareProgress, leader: LeaderFigures, now_ms: int
+) -> GroupPartitionLag:
+    """What the leader does not say is not known: rates, and what retention is about to delete."""
+    start_offset = max(progress.start_offset, 0)
+    written_ms = leader.oldest_timestamp_ms
+    figures = measure_lag(
+        group_id,
+        place.topic,
+        place.partition,
+        now_ms=now_ms,
+        committed_offset=start_offset,
+        log_start_offset=leader.log_start_offset,
+        high_watermark=leader.end_offset,
+        next_timestamp_ms=written_ms if written_ms >= 0 else None,
+        deletion_at_ms=None,
+        compacted_offset=None,
+        consumed_per_second=None,
+        produced_per_second=None,
+        warning_seconds=0,
+    )
+    figures = without_settled(figures, SettledOffsets(progress.settled, 0))
+    # What was lost may have been settled, and only the log's own broker knows.
+    figures = figures._replace(lost_messages=0)
+    return figures._replace(lag_seconds=0.0) if written_ms == NOTHING_DUE else figures
 
 
 def make_lag_monitor(broker: "BrokerNode", disk: Disk, executor: Executor) -> LagMonitor:
@@ -725,7 +805,9 @@ def make_lag_monitor(broker: "BrokerNode", disk: Disk, executor: Executor) -> La
 
     return LagMonitor(
         broker.coordinators.groups.shards,
-        ShareSources(lambda: broker.coordinators.share_states.service.runtime, topic_name, oldest_due_offset),
+        ShareSources(
+            lambda: broker.coordinators.share_states.service.runtime, topic_name, oldest_due_offset, partial(ask_leaders, broker)
+        ),
         broker.directory.logs,
         broker.directory.cleaner.first_dirty_offset,
         LagLookup(disk, executor, broker.report),

@@ -121,7 +121,11 @@ def _state_fields(state: ShareState) -> Fields:
 
 def _read_summary(partition: DecodedMessage) -> ShareStateSummary:
     return ShareStateSummary(
-        partition.state_epoch, partition.leader_epoch, partition.start_offset, partition.delivery_complete_count
+        partition.state_epoch,
+        partition.leader_epoch,
+        partition.start_offset,
+        partition.delivery_complete_count,
+        partition.redelivered_count,
     )
 
 

@@ -6,7 +6,7 @@ A queue is a topic with a share group of the same name, unless ``--group`` says 
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
@@ -29,7 +29,7 @@ from tidelog.cli.kafka import (
 from tidelog.cli.output import bytes_text, confirm, count_of, header_text, json_field, make_console, say, show_json, show_table
 from tidelog.cli.times import duration_text
 from tidelog.client.admin import Admin, NewTopicSpec, PartitionBounds
-from tidelog.client.errors import InvalidTopic, MessageTooLarge, TidelogError
+from tidelog.client.errors import InvalidTopic, MessageTooLarge, TidelogError, UnknownTopic
 from tidelog.client.queue import Job, Queue
 from tidelog.client.queue.schedule import QUEUE_ENABLE, QUEUE_TTL
 from tidelog.client.queue.share_groups import (
@@ -45,6 +45,7 @@ from tidelog.client.queue.share_groups import (
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.client.wire.errors import BrokerError, ClientError
 from tidelog.deadletters.cluster import GROUP_ENABLE
+from tidelog.deadletters.dead_letters import DeadLetters
 from tidelog.deadletters.topics import FAILURE_CONFIG, dead_letter_topic, ensure_topics
 from tidelog.wire.errors import ErrorCode
 
@@ -59,6 +60,16 @@ GroupOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 EMPTY_STATE = "Empty"
 CLEANUP_POLICY = "cleanup.policy"
+# What Tidelog's brokers say of each partition, beyond what is not settled. Those of Apache Kafka do not.
+FIGURES: dict[str, Callable[[ShareOffset], int | None]] = {
+    "available": lambda at: at.available,
+    "delayed": lambda at: at.delayed,
+    "acquired": lambda at: at.acquired,
+    "redelivered": lambda at: at.redelivered,
+}
+
+# With figures of five digits, they just fit into 60 columns.
+FIGURE_TITLES = ("Partition", *(name.capitalize() for name in FIGURES), "Oldest")
 
 
 class QueueState(NamedTuple):
@@ -71,11 +82,37 @@ class QueueState(NamedTuple):
     partitions: dict[TopicPartition, ShareOffset]
     bounds: dict[TopicPartition, PartitionBounds]
     settings: dict[str, str | None]
+    letters: str
+    """The topic of the group's dead letters; empty if it keeps none."""
 
     @property
     def unsettled(self) -> int:
         """How many messages are waiting or being worked on. Before the group has begun, all are waiting."""
         return sum(_lag(self.partitions.get(partition), bounds) for partition, bounds in self.bounds.items())
+
+    def total(self, figure: Callable[[ShareOffset], int | None]) -> int | None:
+        """Of all partitions; None if no broker says it of any."""
+        known = [count for at in self.partitions.values() if (count := figure(at)) is not None]
+        return sum(known) if known else None
+
+    @property
+    def held_up_by(self) -> "UnsettledHead | None":
+        """Where most is settled behind a message that is not. What retention has deleted holds nothing up."""
+        heads = [
+            UnsettledHead(bounds.end - at.start_offset - at.lag, partition.partition, at.start_offset)
+            for partition, bounds in self.bounds.items()
+            if (at := self.partitions.get(partition)) is not None and at.lag is not None and at.start_offset >= bounds.start
+        ]
+        worst = max(heads, default=None)
+        return worst if worst is not None and worst.settled_behind > 0 else None
+
+
+class UnsettledHead(NamedTuple):
+    """The first message of a partition that is not settled: the group's start cannot move beyond it."""
+
+    settled_behind: int
+    partition: int
+    offset: int
 
 
 @app.command("create", epilog="Example: tidelog queues create resize-jobs --partitions 3 --visibility-timeout 60")
@@ -229,14 +266,28 @@ def describe_command(
     """Show a queue's workers, settings, and what is not settled in each partition."""
     with _opened(bootstrap, properties) as (admin, groups):
         found = _state(admin, groups, name, group or name)
-    oldest = _oldest_seconds(bootstrap, found)
+        dead = _dead_count(bootstrap, found)
+    ages = _oldest_ages(bootstrap, found)
+    oldest = max((age for age in ages.values() if age is not None), default=None if ages else 0.0)
     if as_json:
-        show_json({**_document(found, with_partitions=True), "oldest_seconds": oldest})
+        show_json({**_document(found, with_partitions=True), "oldest_seconds": oldest, "dead": dead})
         return
     console = make_console()
     group_text = f"group {found.group}, {found.state or EMPTY_STATE}, {count_of(found.workers, 'worker')}"
     age = f", the oldest for {duration_text(oldest)}" if oldest else ""
     say(console, f"{name}: {group_text}; {count_of(found.unsettled, 'message')} not settled{age}")
+    if dead:
+        say(console, f"{count_of(dead, 'dead letter')}: tidelog dlq list {found.letters}")
+    head = found.held_up_by
+    if head is not None:
+        behind = count_of(head.settled_behind, "message")
+        say(console, f"Partition {head.partition} is held up by offset {head.offset}, behind which {behind} are settled.")
+    figures = []
+    for partition in found.bounds:
+        at = found.partitions.get(partition)
+        counts = ["-" if at is None or (count := figure(at)) is None else count for figure in FIGURES.values()]
+        figures.append((partition.partition, *counts, duration_text(ages[partition]) if partition in ages else "0s"))
+    show_table(console, FIGURE_TITLES, figures)
     rows = []
     for partition, bounds in found.bounds.items():
         at = found.partitions.get(partition)
@@ -388,21 +439,37 @@ def _state(admin: Admin, groups: ShareGroupAdmin, name: str, group_id: str) -> Q
             raise
         # Nobody has received yet.
         state, workers, offsets = "", 0, {}
-    settings = {key: each.value for key, each in groups.settings(group_id).items() if key.startswith("share.")}
-    return QueueState(name, group_id, state, workers, offsets, dict(bounds), settings)
+    all_settings = groups.settings(group_id)
+    settings = {key: each.value for key, each in all_settings.items() if key.startswith("share.")}
+    letters = all_settings[DEAD_LETTER_TOPIC].value if DEAD_LETTER_TOPIC in all_settings else None
+    return QueueState(name, group_id, state, workers, offsets, dict(bounds), settings, letters or "")
 
 
-def _oldest_seconds(bootstrap: str, found: QueueState) -> float | None:
-    """The age of the oldest message that is not settled: 0 if there is none, None if it cannot be read."""
+def _dead_count(bootstrap: str, found: QueueState) -> int | None:
+    """How many dead letters wait; None if the group keeps none. They are counted by their offsets, without reading them."""
+    if not found.letters:
+        return None
+    try:
+        return sum(depth.letters for depth in DeadLetters(bootstrap).depth(found.letters, estimate=True))
+    except UnknownTopic:
+        return 0  # None was written yet.
+
+
+def _oldest_ages(bootstrap: str, found: QueueState) -> dict[TopicPartition, float | None]:
+    """The ages of the oldest messages that are not settled, where there are any; None for one that cannot be read. Delayed ones
+    do not count where the broker knows which these are."""
+    times: dict[TopicPartition, int | None] = {}
     waiting = {}
     for partition, bounds in found.bounds.items():
         at = found.partitions.get(partition)
-        if _lag(at, bounds):
+        if at is not None and at.oldest_timestamp_ms is not None:
+            times[partition] = at.oldest_timestamp_ms
+        elif _lag(at, bounds) and (at is None or at.delayed != at.lag):
             waiting[partition] = bounds.start if at is None else max(bounds.start, at.start_offset)
-    if not waiting:
-        return 0.0
-    times = [each for each in RecordTimes(KafkaCluster(bootstrap, None)).find(waiting).values() if each is not None]
-    return max(0.0, time.time() - min(times) / 1000) if times else None
+    if waiting:
+        times |= RecordTimes(KafkaCluster(bootstrap, None)).find(waiting)
+    now = time.time()
+    return {partition: None if at_ms is None else max(0.0, now - at_ms / 1000) for partition, at_ms in times.items()}
 
 
 def _lag(at: ShareOffset | None, bounds: PartitionBounds) -> int:
@@ -420,6 +487,9 @@ def _document(found: QueueState, *, with_partitions: bool) -> dict[str, object]:
         "unsettled": found.unsettled,
     }
     if with_partitions:
+        head = found.held_up_by
+        document |= {name: found.total(figure) for name, figure in FIGURES.items()}
+        document["held_up_by"] = None if head is None else head._asdict()
         document["settings"] = found.settings
         document["partitions"] = [
             {
@@ -428,6 +498,10 @@ def _document(found: QueueState, *, with_partitions: bool) -> dict[str, object]:
                 "start_offset": None if partition not in found.partitions else found.partitions[partition].start_offset,
                 "end_offset": bounds.end,
                 "unsettled": _lag(found.partitions.get(partition), bounds),
+                **{
+                    name: None if partition not in found.partitions else figure(found.partitions[partition])
+                    for name, figure in FIGURES.items()
+                },
             }
             for partition, bounds in found.bounds.items()
         ]

@@ -79,6 +79,9 @@ class ShareStateSummary(NamedTuple):
     leader_epoch: int = 0
     start_offset: int = UNINITIALIZED_OFFSET
     delivery_complete_count: int = UNKNOWN_COUNT
+    redelivered_count: int = UNKNOWN_COUNT
+    """How many records are not settled although they were delivered before. On a queue topic, deliveries that have not ended are
+    among them: they are counted when they begin."""
 
     def is_written_before(self, leader_epoch: int) -> bool:
         """Whether a leader has written the state, and all of it is from earlier leaders than this one. What was only initialized
@@ -255,8 +258,8 @@ class ShareCoordinator:
         entry = self._entries.get(key)
         if entry is None:
             return ShareStateSummary()
-        start_offset = entry.ranges.start_offset
-        return ShareStateSummary(entry.state_epoch, entry.leader_epoch, start_offset, entry.delivery_complete_count)
+        ranges, count = entry.ranges, entry.delivery_complete_count
+        return ShareStateSummary(entry.state_epoch, entry.leader_epoch, ranges.start_offset, count, ranges.redelivered)
 
     def delete(self, key: SharePartitionKey) -> CoordinatorResult:
         return CoordinatorResult([ShareSnapshotRecord(key, None)] if key in self._entries else [])

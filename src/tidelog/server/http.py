@@ -48,6 +48,11 @@ class HttpRequest(NamedTuple):
     path: str
     is_last: bool
     """Whether the client wants the connection closed after this request."""
+    query: str = ""
+
+
+TreeHandler = Callable[[HttpRequest, Answer], None]
+"""Serves all pages whose paths begin alike."""
 
 
 class InvalidRequest(Exception):
@@ -81,16 +86,18 @@ def parse_head(head: bytes) -> HttpRequest:
     if not is_old and b"host" not in headers:
         raise InvalidRequest(HTTPStatus.BAD_REQUEST, "the header Host is missing")
     wishes = headers.get(b"connection", b"").lower()
-    return HttpRequest(target.partition(b"?")[0].decode("ascii"), is_old or b"close" in wishes)
+    path, _, query = target.decode("ascii").partition("?")
+    return HttpRequest(path, is_old or b"close" in wishes, query)
 
 
 class HttpListener:
-    """Serves ``routes`` by their path. Everything happens on the loop."""
+    """Serves ``routes`` by their path, and ``trees`` by how a path begins. Everything happens on the loop."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         routes: Mapping[str, Handler],
+        trees: Mapping[str, TreeHandler] | None = None,
         *,
         idle_seconds_max: float = IDLE_SECONDS_MAX,
         receive_seconds_max: float = RECEIVE_SECONDS_MAX,
@@ -98,6 +105,7 @@ class HttpListener:
     ) -> None:
         self.loop = loop
         self.routes = routes
+        self.trees = trees or {}
         self.idle_seconds_max = idle_seconds_max
         self.receive_seconds_max = receive_seconds_max
         self.answer_seconds_max = answer_seconds_max
@@ -222,12 +230,16 @@ class _HttpConnection(asyncio.Protocol):
     def _serve(self) -> None:
         if self._request is None or self._transport is None:
             return  # The client is gone.
-        handler = self._listener.routes.get(self._request.path)
-        if handler is None:
-            pages = ", ".join(self._listener.routes)
-            self._answer(HttpResponse(HTTPStatus.NOT_FOUND, f"there is no such page; the pages are {pages}\n".encode()))
-        else:
+        path, listener = self._request.path, self._listener
+        handler = listener.routes.get(path)
+        tree = next((tree for prefix, tree in listener.trees.items() if path.startswith(prefix) and path != prefix), None)
+        if handler is not None:
             handler(self._answer)
+        elif tree is not None:
+            tree(self._request, self._answer)
+        else:
+            pages = ", ".join([*listener.routes, *(f"{prefix}..." for prefix in listener.trees)])
+            self._answer(HttpResponse(HTTPStatus.NOT_FOUND, f"there is no such page; the pages are {pages}\n".encode()))
 
     def _answer(self, response: HttpResponse) -> None:
         transport, request = self._transport, self._request

@@ -1,4 +1,4 @@
-"""The HTTP pages that show how a broker is doing: /metrics, /health/live, /health/ready.
+"""The HTTP pages that show how a broker is doing: /metrics, /health/live, /health/ready, and queues (``queue_pages``).
 
 *live* means that the loop answers. It checks nothing else: a restart does not help a broker that is busy or whose disk is full.
 *ready* means that clients can be sent here (``BrokerNode.unready_reason``). Otherwise the status is 503 and the body says why.
@@ -27,6 +27,7 @@ from tidelog.metrics.registry import Description, Family, Kind, Registry, Sample
 from tidelog.ports import system
 from tidelog.ports.executor import Completion, Executor
 from tidelog.server.http import Answer, Handler, HttpListener, HttpResponse
+from tidelog.server.queue_pages import PREFIX, QueuePages
 from tidelog.server.server import Server
 
 FRESH_SECONDS = 1.0
@@ -246,7 +247,9 @@ class MonitoringListener:
 
     async def start(self, server: Server, bound: socket.socket) -> None:
         self.address = bound.getsockname()[:2]
-        self._listener = HttpListener(server.reactor.loop, make_routes(server, self._broker()))
+        broker, loop = self._broker(), server.reactor.loop
+        queues = QueuePages(broker, server.reactor.wake)
+        self._listener = HttpListener(loop, make_routes(server, broker), {PREFIX: queues.serve})
         await self._listener.start(bound)
 
     async def stop(self) -> None:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from tidelog.ports.steps import Steps
 from tidelog.wire.errors import MalformedRequest
+from tidelog.wire.own_fields import OWN_FIELDS
 from tidelog.wire.primitives import ELEMENTS_MAX, ZERO_UUID, Reader
 from tidelog.wire.protocol import RequestHeader
 from tidelog.wire.schema import (
@@ -239,6 +240,7 @@ def _import_definitions(module_name: str) -> Any:
 
 def _convert_struct(kio_class: type[Any], origin: _Origin) -> Struct:
     converted = [_convert_field(field, origin) for field in fields(kio_class)]
+    converted += OWN_FIELDS.get((origin.api_key, origin.direction.value, origin.path), ())
     make = partial(DecodedMessage, origin, [field.name for field in converted])
     return Struct(origin.name, converted, make, _values_of(converted, origin))
 

@@ -419,6 +419,13 @@ def test_offsets_are_described_with_lag_altered_and_deleted() -> None:
     (topic,) = described_offsets(machine).topics
     (partition,) = topic.partitions
     assert (topic.topic_name, partition.start_offset, partition.lag) == ("orders", 2, 5)
+    # Fields of our own, which Kafka's clients skip.
+    assert (partition.log_start_offset, partition.end_offset) == (0, 10)
+    assert (partition.acquired_count, partition.delayed_count, partition.redelivered_count) == (5, 0, 0)
+    assert partition.oldest_timestamp_ms >= 0
+    member.settle(3, 3, RELEASE)
+    (partition,) = described_offsets(machine).topics[0].partitions
+    assert (partition.lag, partition.acquired_count, partition.redelivered_count) == (5, 4, 1)
     assert alter(machine, 7) == (ErrorCode.NON_EMPTY_GROUP, None)
     member.client.session.closed()
     ShareMember(machine, "a", topic_id).beat(-1)

@@ -70,7 +70,22 @@ class ShareOffset(NamedTuple):
     """The first message that is not settled."""
     leader_epoch: int
     lag: int | None
-    """How many messages are not settled; None if the broker does not say."""
+    """How many messages are not settled; None if the broker does not say. Apache Kafka says nothing of what follows."""
+    acquired: int | None = None
+    """How many of them members hold."""
+    delayed: int | None = None
+    """How many are not due yet; None also while nobody fetches, because nobody looks at them."""
+    redelivered: int | None = None
+    """How many were delivered before."""
+    oldest_timestamp_ms: int | None = None
+    """When the first message that is neither settled nor delayed was written; None if there is none."""
+
+    @property
+    def available(self) -> int | None:
+        """How many could be handed out now, as far as the broker has looked at them."""
+        if self.lag is None or self.acquired is None:
+            return None
+        return max(0, self.lag - self.acquired - (self.delayed or 0))
 
 
 class ShareGroupAdmin:
@@ -178,10 +193,21 @@ class ShareGroupAdmin:
             for each in topic.partitions:
                 partition = TopicPartition(topic.topic_name, each.partition_index)
                 check_code(each.error_code, f"group {group}, {topic.topic_name}-{each.partition_index}", each.error_message)
-                lag = each.lag if each.lag >= 0 else None
                 if each.start_offset >= 0:
-                    offsets[partition] = ShareOffset(each.start_offset, each.leader_epoch, lag)
+                    offsets[partition] = ShareOffset(
+                        each.start_offset,
+                        each.leader_epoch,
+                        _known(each.lag),
+                        _known(each.acquired_count),
+                        _known(each.delayed_count),
+                        _known(each.redelivered_count),
+                        _known(each.oldest_timestamp_ms),
+                    )
         return dict(sorted(offsets.items()))
+
+
+def _known(figure: int) -> int | None:
+    return figure if figure >= 0 else None
 
 
 def group_settings(brokers: Brokers, group: str) -> dict[str, GroupSetting]:
