@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 from bench.beside.document import machine
 from bench.clusters import copying, faults, load, page, quorum
@@ -30,6 +30,8 @@ KINDS: dict[str, tuple[str, ClusterKind]] = {
 }
 # Several starts make one figure.
 ROUNDS_OF_STARTS = 5
+CALM_SECONDS_MAX = 1800.0
+LOOK_SECONDS = 5.0
 
 
 def measure(experiment: Experiment, names: Sequence[str], scale: Scale, place: Workspace) -> tuple[Found, bool]:
@@ -69,6 +71,13 @@ def measure_once(experiment: Experiment, kind: ClusterKind, path: Path, scale: S
     return run
 
 
+def wait_until_calm(load_max: float) -> None:
+    """Return when little else runs on the machine, or when that took too long: each row says how busy it was."""
+    deadline = monotonic() + CALM_SECONDS_MAX
+    while os.getloadavg()[0] > load_max and monotonic() < deadline:
+        sleep(LOOK_SECONDS)
+
+
 def circumstances(experiment: Experiment, scale: Scale) -> list[str]:
     """The sizes that this experiment names."""
     sizes = {
@@ -96,6 +105,8 @@ def main() -> int:
     try:
         with workspace(arguments.directory, scale.is_quick) as place:
             for experiment in chosen:
+                if arguments.calm is not None:
+                    wait_until_calm(arguments.calm)
                 say(f"{experiment.name}: {experiment.about}")
                 found, is_complete = measure(experiment, available(arguments.on), scale, place)
                 is_whole = is_whole and is_complete
@@ -121,6 +132,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="of full load and of availability (default: 10)")
     parser.add_argument("--mebibytes", type=int, default=2048, help="of what is copied (default: 2048)")
     parser.add_argument("--partitions", type=int, default=3_000, help="of the cluster with many (default: 3000)")
+    parser.add_argument(
+        "--calm", type=float, metavar="LOAD", help="wait for a lower load average, half an hour at most, each time"
+    )
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to write; about 20 GB at the peak")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--write", action="store_true", help="put the rows into docs/BENCHMARKS.md")

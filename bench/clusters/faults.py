@@ -35,6 +35,7 @@ TOPIC = "orders"
 ROUNDS_OF_PAUSES = 3
 # A new client comes this often, until one of them has written.
 NEW_CLIENT_SECONDS = 0.5
+SHORT_TIMEOUT = {"socket.timeout.ms": 5000}
 LATE_SECONDS = 1.0
 DAY_SECONDS = 86_400
 FAULT_EVERY_SECONDS = 60.0
@@ -46,7 +47,8 @@ KILLED_FOLLOWER = "kill -9 of a follower, median"
 KILLED_FOLLOWER_WORST = "kill -9 of a follower, longest of all runs"
 WRONG = "messages lost or written twice by kill -9"
 PAUSED_NEW = "SIGSTOP of a leader, until a new client can write"
-PAUSED_RUNNING = "SIGSTOP of a leader, for the running client"
+PAUSED_RUNNING = "SIGSTOP of a leader, for a running client"
+PAUSED_SHORT = "the same with socket.timeout.ms=5000 instead of 60000"
 STOPPED = "controlled shutdown of a leader, median"
 STOPPED_WORST = "controlled shutdown of a leader, longest of all runs"
 ROLLING = "rolling restart, worst of its steps"
@@ -114,17 +116,19 @@ def _add_all(run: Run, what: str, worst: str, found: list[float]) -> None:
 
 def pause_leader(run: Run) -> None:
     create(run.subject, TOPIC, 1)
-    with writing(run.subject, TOPIC) as writer:
+    with writing(run.subject, TOPIC) as writer, writing(run.subject, TOPIC, settings=SHORT_TIMEOUT) as impatient:
         for _ in range(run.scale.fewer_rounds(ROUNDS_OF_PAUSES)):
             (leader,) = leaders(run.subject, TOPIC)
             began = monotonic()
             pause(run.subject, leader)
             try:
                 run.add(PAUSED_NEW, first_message_of_new_clients(run.subject.bootstrap_servers) - began)
+                impatient.wait_until_settled(began)
                 writer.wait_until_settled(began)
             finally:
                 resume(run.subject, leader)
             run.add(PAUSED_RUNNING, writer.longest_gap(began, monotonic()))
+            run.add(PAUSED_SHORT, impatient.longest_gap(began, monotonic()))
             wait_until_in_sync(run.subject)
 
 
@@ -203,7 +207,7 @@ EXPERIMENTS = (
         "pause-leader",
         SECTION,
         "SIGSTOP of the leader, for new clients and for the running one (--rounds, at most 3)",
-        (Line(PAUSED_NEW, "s", Target("<=", 6.0)), Line(PAUSED_RUNNING, "s")),
+        (Line(PAUSED_NEW, "s", Target("<=", 6.0)), Line(PAUSED_RUNNING, "s"), Line(PAUSED_SHORT, "s")),
         pause_leader,
     ),
     Experiment(

@@ -35,7 +35,14 @@ class NotDelivered(Exception):
 class PacedWriter(threading.Thread):
     """Idempotent; writes numbers to each partition in turn, and notes when each was sent and acknowledged."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int = 1, per_second: int = PER_SECOND) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int = 1,
+        per_second: int = PER_SECOND,
+        settings: Mapping[str, Any] = {},
+    ) -> None:
         super().__init__(name="paced writer", daemon=True)
         self.acknowledged: list[tuple[int, float, float]] = []
         """Partition, when it was sent, when it was acknowledged."""
@@ -44,8 +51,8 @@ class PacedWriter(threading.Thread):
         self._topic, self._partitions, self._per_second = topic, partitions, per_second
         self._waiting: list[deque[float]] = [deque() for _ in range(partitions)]
         self._is_over = threading.Event()
-        settings = {**COMMON, "bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "acks": "all", "linger.ms": 0}
-        self._producer = Producer(settings)
+        common = {**COMMON, "bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "acks": "all", "linger.ms": 0}
+        self._producer = Producer({**common, **settings})
 
     def run(self) -> None:
         began = monotonic()
@@ -161,9 +168,15 @@ def send(producer: Producer, topic: str, value: bytes, partition: int, on_delive
 
 
 @contextmanager
-def writing(subject: ClusterSubject, topic: str, partitions: int = 1, per_second: int = PER_SECOND) -> Iterator[PacedWriter]:
+def writing(
+    subject: ClusterSubject,
+    topic: str,
+    partitions: int = 1,
+    per_second: int = PER_SECOND,
+    settings: Mapping[str, Any] = {},
+) -> Iterator[PacedWriter]:
     """A writer that has begun."""
-    writer = PacedWriter(subject.bootstrap_servers, topic, partitions, per_second)
+    writer = PacedWriter(subject.bootstrap_servers, topic, partitions, per_second, settings)
     writer.start()
     try:
         wait_until(writer.has_begun, "the writer has begun")
