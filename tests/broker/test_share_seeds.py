@@ -1,5 +1,6 @@
 """A share group under faults, one run for each seed: members that crash, hold records for too long and send requests twice, a
-broker that loses what it has not synced, at any point of an acknowledgement, and a share coordinator whose shards fail.
+broker that loses what it has not synced, at any point of an acknowledgement, and a share coordinator whose shards fail, or cannot
+write for a while. Members lose their connection and go on over another one, and what they had sent over the first arrives later.
 
 Always: no record is under two live locks; what was answered as accepted or rejected is never delivered again, and nobody else can
 settle it; no delivery count exceeds the limit; the start offset never falls. In the end everything heals, and all
@@ -13,19 +14,22 @@ Every fourth seed has an order by key in addition: no two messages of one key ar
 key come in the order of its messages.
 """
 
+from errno import ENOSPC
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
 from tests.broker.handlers.share_client import GROUP, QUEUE, ShareMember, share_machine
 from tests.broker.handlers.test_share_groups import described_offsets, wait_ready
+from tests.broker.harness import FakeClient
 from tidelog.log.errors import StorageError
 from tidelog.queues.acknowledgements import AcknowledgeType
 from tidelog.records.batch import build_batch
 from tidelog.records.compression import CompressionType
 from tidelog.records.record import Record
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.messages import encode_request
+from tidelog.wire.messages import decode_response, encode_request
 from tidelog.wire.protocol import ApiKey
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -41,6 +45,14 @@ COUNT_MAX = 3
 WHEEL_MS = 200
 HEALED_ROUNDS_MAX = 200
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "2", "share.coordinator.snapshot.update.records.per.snapshot": "5"}
+
+
+class DelayedRequest(NamedTuple):
+    """A request on its way over a connection that its member has left."""
+
+    client: FakeClient
+    api: ApiKey
+    body: bytes
 
 
 class SharedRun:
@@ -69,6 +81,7 @@ class SharedRun:
         """What was answered as accepted or rejected."""
         self.locks: dict[int, tuple[ShareMember, int]] = {}
         """Who holds a record, and until when at least."""
+        self.delayed: list[DelayedRequest] = []
         self.faults = 0
 
     @property
@@ -79,6 +92,7 @@ class SharedRun:
         actions = (
             *[self.append, self.join, self.fetch, self.fetch, self.fetch, self.settle, self.settle, self.settle],
             *[self.repeat, self.wait, self.crash_member, self.crash_broker, self.fail_coordinator],
+            *[self.reconnect, self.deliver, self.deliver, self.fail_writes],
         )
         if self.is_queue:
             actions = (*actions, self.schedule, self.schedule, self.jump)
@@ -146,7 +160,9 @@ class SharedRun:
         return self.random.choice(self.members) if self.members else self.join()
 
     def fetch(self) -> None:
-        member = self.any_member()
+        self.fetch_as(self.any_member())
+
+    def fetch_as(self, member: ShareMember) -> None:
         began_ms, began_wall_ms = self.now_ms, self.machine.clock.now_ms()
         for first, last, count in member.acquired(
             max_records=self.random.randint(1, 8), max_wait_ms=self.random.choice((0, 300))
@@ -196,6 +212,40 @@ class SharedRun:
     def wait(self) -> None:
         self.machine.run_for(self.random.choice((50, 400, LOCK_MS + WHEEL_MS)))
 
+    def reconnect(self) -> None:
+        """The member's last request is still on its way when it has another connection, and goes on over that one."""
+        member = self.any_member()
+        if not member.epoch:
+            return
+        held = self.held_by(member)
+        if held and self.random.random() < 0.7:
+            offset, kind = self.random.choice(held), self.random.choice((ACCEPT, RELEASE, REJECT))
+            fields = {"group_id": GROUP, "member_id": member.name, "topics": member.topics([(0, offset, offset, [kind])])}
+            fields["share_session_epoch"] = self.random.choice((1, member.epoch))
+            fields["is_renew_ack"] = False
+            api = ApiKey.SHARE_ACKNOWLEDGE
+        else:
+            fields = member.fetch_fields(share_session_epoch=self.random.choice((-1, 1, member.epoch)))
+            api = ApiKey.SHARE_FETCH
+        self.delayed.append(DelayedRequest(member.client, api, encode_request(api, 2, fields)))
+        member.client, member.epoch = self.machine.client(), 0
+        self.fetch_as(member)
+        self.faults += 1
+
+    def deliver(self) -> None:
+        """What arrives late has no effect: the member has not heard of it, and counts on what it holds."""
+        if not self.delayed:
+            return
+        client, api, body = self.delayed.pop(self.random.randrange(len(self.delayed)))
+        before = len(client.replies)
+        correlation_id = client.send(api, 2, body)
+        self.machine.run_until(lambda: len(client.replies) > before)
+        frame, position = client.last_reply(api, 2, correlation_id)
+        code = decode_response(api, 2, frame, position).error_code
+        assert code in (ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH), ErrorCode(code)
+        if self.random.random() < 0.5:
+            client.session.closed()
+
     # -- faults --------------------------------------------------------------------------------------------------------------
 
     def crash_member(self) -> None:
@@ -225,7 +275,7 @@ class SharedRun:
         self.machine.crash(self.random.choice(("none", "all")))
         wait_ready(self.machine)
         self.client = self.machine.client()
-        self.members, self.locks = [], {}
+        self.members, self.locks, self.delayed = [], {}, []
         self.faults += 1
 
     def fail_coordinator(self) -> None:
@@ -234,6 +284,11 @@ class SharedRun:
             if shard.machine is not None and self.random.random() < 0.5:
                 shard.drop(StorageError("the disk failed"))
                 self.faults += 1
+
+    def fail_writes(self) -> None:
+        times = self.random.randint(1, 3)
+        self.machine.disk.faults.fail("write", lambda path: "__share_group_state" in path, ENOSPC, times=times)
+        self.faults += 1
 
     # -- what holds always, and in the end -----------------------------------------------------------------------------------
 
@@ -251,6 +306,7 @@ class SharedRun:
     def heal(self) -> None:
         self.append()
         self.join()
+        self.machine.disk.faults.clear()
         self.machine.clock.jump(2 * HALF_AN_HOUR_MS)
         for _ in range(HEALED_ROUNDS_MAX):
             if self.check_start() == self.appended:

@@ -148,6 +148,13 @@ QUEUES_MUTANTS = (
         "",
     ),
     Mutant(
+        "shared: a request over a connection that its member has left counts",
+        "what a member holds is released by nothing that it has sent before",
+        "tidelog/broker/share_sessions.py",
+        "        if session is None or session.is_left(connection):\n",
+        "        if session is None:\n",
+    ),
+    Mutant(
         "shared: the prefix is deleted up to the newest snapshot",
         "every state can be read again from what is left of the log",
         COORDINATOR,

@@ -2,7 +2,8 @@
 
 A session belongs to one member of a group and to its connection. Its first request has epoch 0, each later one the next epoch,
 whether it fetches or acknowledges, and the last one -1. When it ends, in whatever way, everything that the member holds is
-released. A session that was opened again over another connection survives the end of the first.
+released. A session that was opened again over another connection survives the end of the first, and whatever arrives late over
+that: it says nothing about this session, though its epoch may fit by chance.
 
 The number of sessions is bounded, and so are their partitions, because a request may name any number of partitions that do not
 exist; a member beyond that is refused.
@@ -28,6 +29,8 @@ EPOCH_MAX = 2**31 - 1
 PARTITIONS_PER_SESSION_MAX = 5_000
 # The limit for all sessions together. Each partition takes some 200 bytes.
 PARTITIONS_MAX = 250_000
+# The connections of one member that it may have left and that are not closed yet. It loses one after the other.
+LEFT_MAX = 8
 
 
 class ShareSessionKey(NamedTuple):
@@ -40,16 +43,30 @@ TopicIndex = tuple[bytes, int]
 
 
 class ShareSession:
-    __slots__ = ("_connection", "_sessions", "epoch", "key", "partitions")
+    __slots__ = ("_connection", "_left", "_opened_over", "_sessions", "epoch", "key", "partitions")
 
-    def __init__(self, key: ShareSessionKey, sessions: "ShareSessions", connection: ClientSession) -> None:
+    def __init__(
+        self, key: ShareSessionKey, sessions: "ShareSessions", connection: ClientSession, earlier: "ShareSession | None"
+    ) -> None:
+        """``earlier`` is the session that the member has not closed."""
         self.key = key
         self.epoch = 1
         """The epoch of the next request."""
         self.partitions: dict[TopicIndex, None] = {}
         self._sessions = sessions
+        # Requests may come over several connections of the member. It ends with the one that was used last.
         self._connection = connection
+        self._opened_over = connection
+        self._left: list[ClientSession] = [] if earlier is None else earlier.left_for(connection)
         connection.add_delayed(self)
+
+    def left_for(self, connection: ClientSession) -> list[ClientSession]:
+        """The connections over which the member opened sessions, and which it has left when it opens one over ``connection``."""
+        left = [each for each in (*self._left, self._opened_over) if each is not connection and not each.is_closed]
+        return left[-LEFT_MAX:]
+
+    def is_left(self, connection: ClientSession) -> bool:
+        return any(each is connection for each in self._left)
 
     def advance(self, connection: ClientSession) -> None:
         self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
@@ -106,7 +123,7 @@ class ShareSessions:
             raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         else:
             self._members_of[key.group_id] = self._members_of.get(key.group_id, 0) + 1
-        session = self._by_key[key] = ShareSession(key, self, connection)
+        session = self._by_key[key] = ShareSession(key, self, connection, earlier)
         return session
 
     def count_partitions(self, had: int, added: int) -> None:
@@ -117,16 +134,16 @@ class ShareSessions:
         self._partition_count += added
 
     def advance(self, key: ShareSessionKey, epoch: int, connection: ClientSession) -> ShareSession:
-        session = self.find(key)
+        session = self.find(key, connection)
         if epoch != session.epoch:
             message = f"The session epoch is {epoch}, and {session.epoch} was expected."
             raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
         session.advance(connection)
         return session
 
-    def find(self, key: ShareSessionKey) -> ShareSession:
+    def find(self, key: ShareSessionKey, connection: ClientSession) -> ShareSession:
         session = self._by_key.get(key)
-        if session is None:
+        if session is None or session.is_left(connection):
             raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)
         return session
 

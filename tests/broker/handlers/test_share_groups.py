@@ -319,13 +319,17 @@ def test_a_lost_connection_releases_at_once_without_lowering_the_count() -> None
     assert other.acquired(max_wait_ms=1_000) == [(0, 1, 2)]
 
 
-def test_a_session_that_was_opened_again_survives_the_end_of_the_first_connection() -> None:
+def test_a_session_that_was_opened_again_survives_what_comes_over_the_first_connection_and_its_end() -> None:
     machine, client, topic_id = share_machine()
     client.append(count=2)
     member = member_of(machine, topic_id)
     assert member.acquired() == [(0, 1, 1)]
     first, member.client, member.epoch = member.client, machine.client(), 0
     assert member.acquired() == []
+    for epoch in (1, -1):
+        fields = {"group_id": GROUP, "member_id": "a", "share_session_epoch": epoch, "is_renew_ack": False}
+        late = first.call(ApiKey.SHARE_ACKNOWLEDGE, 2, topics=member.topics([(0, 0, 0, [RELEASE])]), **fields)
+        assert late.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     first.session.closed()
     assert member.settle(0, 1, ACCEPT) == ErrorCode.NONE, "it still holds its records"
 

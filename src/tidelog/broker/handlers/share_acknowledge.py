@@ -28,7 +28,7 @@ def handle(context: RequestContext, request: DecodedMessage) -> Steps[None]:
     if epoch == INITIAL_EPOCH:
         raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with ShareFetch.")
     sessions = broker.share_sessions
-    session = sessions.find(key) if epoch == FINAL_EPOCH else sessions.advance(key, epoch, context.session)
+    session = sessions.find(key, context.session) if epoch == FINAL_EPOCH else sessions.advance(key, epoch, context.session)
 
     def settled(errors: AcknowledgeErrors) -> None:
         if not context.session.is_closed:

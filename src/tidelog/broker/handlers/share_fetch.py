@@ -78,7 +78,7 @@ def _session(
             raise ApiError(ErrorCode.INVALID_REQUEST, "The first request of a session cannot acknowledge anything.")
         session = sessions.open(key, context.session)
     elif epoch == FINAL_EPOCH:
-        return sessions.find(key)
+        return sessions.find(key, context.session)
     else:
         session = sessions.advance(key, epoch, context.session)
     added = [(topic.topic_id, partition.partition_index) for topic in request.topics for partition in topic.partitions]
