@@ -16,7 +16,7 @@ key come in the order of its messages.
 
 from errno import ENOSPC
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -220,7 +220,11 @@ class SharedRun:
         held = self.held_by(member)
         if held and self.random.random() < 0.7:
             offset, kind = self.random.choice(held), self.random.choice((ACCEPT, RELEASE, REJECT))
-            fields = {"group_id": GROUP, "member_id": member.name, "topics": member.topics([(0, offset, offset, [kind])])}
+            fields: dict[str, Any] = {
+                "group_id": GROUP,
+                "member_id": member.name,
+                "topics": member.topics([(0, offset, offset, [kind])]),
+            }
             fields["share_session_epoch"] = self.random.choice((1, member.epoch))
             fields["is_renew_ack"] = False
             api = ApiKey.SHARE_ACKNOWLEDGE

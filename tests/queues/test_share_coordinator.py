@@ -122,6 +122,14 @@ def test_an_initialization_that_comes_again_after_members_have_settled_takes_not
     assert state(coordinator.machine) == (7, 100, ())
 
 
+def test_an_initialization_with_the_epoch_of_a_leader_that_has_started_over_takes_effect(coordinator: Coordinator) -> None:
+    coordinator.decide(coordinator.machine.write(KEY, ShareStateWrite(2, 0, 5, 0)))
+    for start in range(6, 12):
+        coordinator.decide(coordinator.machine.write(KEY, ShareStateWrite(2, 0, start, 0)))
+    coordinator.decide(coordinator.machine.initialize(KEY, 2, 100))
+    assert state(coordinator.machine) == (2, 100, ())
+
+
 def test_a_late_write_does_not_set_back_how_much_is_settled(coordinator: Coordinator) -> None:
     first, second = StateBatch(2, 3, RecordState.ACKNOWLEDGED, 1), StateBatch(5, 7, RecordState.ARCHIVED, 1)
     coordinator.write(KEY, 0, first, complete=2)

@@ -77,7 +77,9 @@ class Coordinators:
         )
         shares: Shares = self._service(SHARE_RECORD_CODEC, self._share_coordinator, _share_states_topic(broker))
         config = broker.config
-        ports = StatePorts(config.node_id, broker.image, broker.directory, config.values, broker.peers, broker.timers)
+        ports = StatePorts(
+            config.node_id, broker.clock, broker.image, broker.directory, config.values, broker.peers, broker.timers
+        )
         self.share_states = ShareStates(shares, ports)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         writer = PartitionMarkerWriter(broker.partitions, self.groups, broker.clock)

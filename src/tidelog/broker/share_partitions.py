@@ -759,9 +759,11 @@ class ShareLeader:
             if error is not None:
                 error = _as_leader_error(error)
                 self.drop(error)
-            if on_written is not None:
-                on_written(error)
-            self._writes.end(number, error)
+            try:
+                if on_written is not None:
+                    on_written(error)
+            finally:
+                self._writes.end(number, error)
 
         self._environment.states.write(self.key, change, written, lambda: self.dropped_by is None)
 
@@ -790,7 +792,7 @@ class ShareLeader:
             if waiter in self._waiters:
                 waiter.on_available()
             if self._is_cold:
-                # It is being read for this one, who says so with ``wake_later``. For the others it is read then.
+                # It is being read for this one, who calls ``wake_later`` for the others then.
                 return
             if self._times.is_turn_over:
                 self.wake_later()

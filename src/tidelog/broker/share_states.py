@@ -9,7 +9,7 @@ coordinator never takes back what is final.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,7 @@ from tidelog.log.data_directory import DataDirectory
 from tidelog.metadata.image import ClusterImage
 from tidelog.metadata.records import NO_LEADER
 from tidelog.metadata.topics import TopicImage
+from tidelog.ports.clock import Clock
 from tidelog.queues.records import SharePartitionKey
 from tidelog.queues.share_coordinator import ShareCoordinator, ShareState, ShareStateSummary, ShareStateWrite
 from tidelog.wire.messages import DecodedMessage
@@ -47,6 +48,8 @@ IsWanted = Callable[[], bool]
 RETRY_MS = 100
 # This often, which is longer than the loss of a broker takes to be noticed; then whoever waits is told.
 ATTEMPTS_MAX = 150
+# The states of a topic that does not exist are kept for so long: a broker that hears of new topics later does not lead any more.
+ORPHANED_MS_MIN = 60_000
 
 
 def coordinator_key(key: SharePartitionKey) -> str:
@@ -59,6 +62,7 @@ class StatePorts(NamedTuple):
     """What the states need of their broker."""
 
     node_id: int
+    clock: Clock
     image: ClusterImage
     directory: DataDirectory
     settings: Any
@@ -72,8 +76,8 @@ class ShareStates:
     def __init__(self, service: Shares, ports: StatePorts) -> None:
         self.service = service
         self._ports = ports
-        # By shard: the ids of topics with states that did not exist when ``delete_orphans`` looked last.
-        self._unknown: dict[str, frozenset[bytes]] = {}
+        # By shard: the ids of topics with states that did not exist when ``delete_orphans`` looked last, and since when.
+        self._unknown: dict[str, Mapping[bytes, int]] = {}
 
     # -- states --------------------------------------------------------------------------------------------------------------
 
@@ -163,17 +167,17 @@ class ShareStates:
             shard.write(lambda machine: machine.delete_topics(topic_ids))
 
     def delete_orphans(self) -> None:
-        """Delete the states of topics that do not exist, if they did not exist the last time either: the state of a new topic may
-        be here before this broker hears of the topic."""
+        """Delete the states of topics that have not existed for a while. The state of a new topic may be here before this broker
+        hears of the topic."""
         unknown_before, self._unknown = self._unknown, {}
         for shard in self.service.runtime:
-            shard.write(partial(self._delete_orphans, shard.name, unknown_before.get(shard.name, frozenset())))
+            shard.write(partial(self._delete_orphans, shard.name, unknown_before.get(shard.name, {})))
 
-    def _delete_orphans(self, name: str, unknown_before: frozenset[bytes], machine: ShareCoordinator) -> CoordinatorResult:
-        image = self._ports.image
-        unknown = frozenset(topic_id for topic_id in machine.topic_ids() if image.topic_by_id(topic_id) is None)
-        self._unknown[name] = unknown - unknown_before
-        return machine.delete_topics(unknown & unknown_before)
+    def _delete_orphans(self, name: str, unknown_before: Mapping[bytes, int], machine: ShareCoordinator) -> CoordinatorResult:
+        image, now_ms = self._ports.image, self._ports.clock.monotonic_ms()
+        unknown = [topic_id for topic_id in machine.topic_ids() if image.topic_by_id(topic_id) is None]
+        since = self._unknown[name] = {topic_id: unknown_before.get(topic_id, now_ms) for topic_id in unknown}
+        return machine.delete_topics({topic_id for topic_id in unknown if now_ms - since[topic_id] >= ORPHANED_MS_MIN})
 
     def snapshot_cold(self) -> None:
         age_ms = self._ports.settings["share.coordinator.cold.partition.snapshot.interval.ms"]

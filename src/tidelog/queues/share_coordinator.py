@@ -106,6 +106,7 @@ class _Entry:
     __slots__ = (
         "create_timestamp",
         "delivery_complete_count",
+        "initialized_epoch",
         "leader_epoch",
         "ranges",
         "snapshot_epoch",
@@ -115,7 +116,7 @@ class _Entry:
         "write_timestamp",
     )
 
-    def __init__(self, value: ShareSnapshotValue, offset: int) -> None:
+    def __init__(self, value: ShareSnapshotValue, offset: int, previous: "_Entry | None" = None) -> None:
         self.snapshot_epoch = value.snapshot_epoch
         self.state_epoch = value.state_epoch
         self.leader_epoch = value.leader_epoch
@@ -126,6 +127,11 @@ class _Entry:
         self.updates = 0
         self.ranges = OffsetRanges(value.start_offset)
         self._put(value.state_batches)
+        # With which state epoch an administrator or the group began the state, as far as the log tells. A leader that starts over
+        # takes a later one.
+        self.initialized_epoch: int = NO_EPOCH if previous is None else previous.initialized_epoch
+        if self.is_untouched and not value.state_batches:
+            self.initialized_epoch = value.state_epoch
 
     def update(self, value: ShareUpdateValue) -> None:
         self.updates += 1
@@ -223,14 +229,15 @@ class ShareCoordinator:
     # -- decisions -----------------------------------------------------------------------------------------------------------
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> CoordinatorResult:
-        """Start over at an offset, or where the group's setting says if that is -1. It may come twice, and the second time after
-        leaders have begun to work with the state. Only a later state epoch ends what they have written."""
+        """Start over at an offset, or where the group's setting says if that is -1. It may come twice, the second time after a
+        leader has begun to work with the state: what that has written stays."""
         entry = self._entries.get(key)
         if entry is not None and state_epoch < entry.state_epoch:
             raise ApiError(ErrorCode.FENCED_STATE_EPOCH)
-        is_same_epoch = entry is not None and state_epoch == entry.state_epoch
-        if entry is not None and is_same_epoch and (start_offset == UNINITIALIZED_OFFSET or not entry.is_untouched):
+        if entry is not None and start_offset == UNINITIALIZED_OFFSET and state_epoch == entry.state_epoch:
             return CoordinatorResult()  # The group did not hear that this was done before.
+        if entry is not None and state_epoch == entry.initialized_epoch == entry.state_epoch and not entry.is_untouched:
+            return CoordinatorResult()
         now_ms = self._clock.now_ms()
         snapshot_epoch = 0 if entry is None else entry.snapshot_epoch + 1
         value = ShareSnapshotValue(snapshot_epoch, state_epoch, 0, start_offset, now_ms, now_ms, (), UNKNOWN_COUNT)
@@ -364,7 +371,7 @@ class ShareCoordinator:
         elif record.value is None:
             self._entries.pop(record.key, None)
         else:
-            self._entries[record.key] = _Entry(record.value, offset)
+            self._entries[record.key] = _Entry(record.value, offset, self._entries.get(record.key))
 
     def replay_end_transaction(self, producer_id: int, is_commit: bool) -> None:
         """Nobody writes to this topic in a transaction."""

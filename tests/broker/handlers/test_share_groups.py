@@ -480,7 +480,7 @@ def test_the_states_of_a_topic_are_deleted_with_it_also_if_their_shard_was_not_l
     wait_ready(machine)
     machine.run_for(5_000)
     assert states() == 1, "this broker may not have heard of the topic yet"
-    machine.run_for(5_000)
+    machine.run_for(share_states.ORPHANED_MS_MIN + 5_000)
     assert states() == 0
 
 

@@ -7,7 +7,7 @@ Records that have to be read from the disk first are read by a helper thread, al
 are others, the answer has those, and the next request finds the rest in memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -267,8 +267,12 @@ class ShareFetch:
         if not self._is_session_open or self._try():
             self.fetched()
         elif self._cold_reads:
-            self._is_reading = True
-            self._read_cold(partial(self._on_read, list(self._leaders.values())))
+            self._read_cold()
+
+    def _read_cold(self) -> None:
+        self._is_reading = True
+        on_read = partial(self._on_read, list(self._leaders.values()))
+        self._context.broker.work_slices.run(_in_helper_thread(self._cold_reads.take()), on_read)
 
     def _on_read(self, leaders: Sequence[ShareLeader], error: Exception | None) -> None:  # noqa: ARG002 - the next attempt finds out
         self._is_reading = False
@@ -277,9 +281,6 @@ class ShareFetch:
             # Those that would have waited for the same.
             for leader in leaders:
                 leader.wake_later()
-
-    def _read_cold(self, on_read: Callable[[Exception | None], None]) -> None:
-        self._context.broker.work_slices.run(_in_helper_thread(self._cold_reads.take()), on_read)
 
     def _time_out(self) -> None:
         self._bytes_min = 0
@@ -295,7 +296,8 @@ class ShareFetch:
     def fetched(self) -> None:
         self._is_fetched = True
         if self._cold_reads and not self._is_reading:
-            self._read_cold(_ignore)
+            # For the next request, and for others who wait.
+            self._read_cold()
         self._leave()
         self._context.session.remove_delayed(self)
         self._reply_if_done()
@@ -362,10 +364,6 @@ class ShareFetch:
 
 def _in_helper_thread(call: ColdRead) -> Steps[None]:
     yield call
-
-
-def _ignore(error: Exception | None) -> None:
-    """Nobody waits: the next request reads what it needs."""
 
 
 def _failure(request: DecodedMessage, code: ErrorCode, message: str) -> dict[str, Any]:  # noqa: ARG001 - for the whole request
