@@ -80,35 +80,6 @@ def test_records_that_become_available_and_are_not_in_memory_are_read_once_for_a
 
 
 @pytest.mark.pure_python
-def test_who_waits_for_what_is_read_for_another_is_told_also_if_that_one_is_answered_with_something_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine, client, topic_id = share_machine(partitions=2)
-    client.append(count=1)
-    client.append(count=1)
-    holder = member_of(machine, topic_id, "holder")
-    assert holder.acquired() == [(0, 1, 1)]
-    waiting = [member_of(machine, topic_id, "both", partitions=(0, 1)), member_of(machine, topic_id, "one")]
-    for member in waiting:
-        assert member.acquired() == []
-        body = encode_request(ApiKey.SHARE_FETCH, 2, member.fetch_fields(max_wait_ms=60_000))
-        member.client.send(ApiKey.SHARE_FETCH, 2, body)
-    log = ColdLog(monkeypatch, 1)
-    replies = [len(member.client.replies) for member in waiting]
-    began_ms = machine.clock.monotonic_ms()
-
-    def answered() -> list[bool]:
-        return [len(member.client.replies) > before for member, before in zip(waiting, replies, strict=True)]
-
-    assert holder.settle(0, 1, AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE) == ErrorCode.NONE
-    machine.broker.end_of_burst()
-    assert (log.trips, answered()) == ([], [False, False])
-    client.append(partition=1)
-    machine.run_until(lambda: all(answered()))
-    assert machine.clock.monotonic_ms() - began_ms < 1_000
-
-
-@pytest.mark.pure_python
 def test_records_that_are_never_in_memory_are_delivered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, client, topic_id = share_machine()
     member = member_of(machine, topic_id)
