@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
+from typing import Any
 
 import pytest
 
 from tests.broker.handlers.share_client import QUEUE, acquired_in, share_machine
-from tests.broker.handlers.test_share_groups import member_of
+from tests.broker.handlers.test_share_groups import begin_settling, member_of
+from tests.broker.test_share_seeds import SharedRun
 from tidelog.broker import share_partitions
+from tidelog.broker.share_partitions import ShareLeader
 from tidelog.queues.acknowledgements import AcknowledgeType
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import decode_response, encode_request
@@ -87,6 +91,46 @@ def test_records_that_are_never_in_memory_are_delivered_all_the_same(monkeypatch
     client.append(count=2)
     monkeypatch.setattr(share_partitions, "cold_slice", lambda *_: lambda: None)
     assert member.acquired() == [(0, 1, 1)]
+
+
+@pytest.mark.pure_python
+def test_messages_that_expired_long_ago_and_are_not_in_memory_do_not_hold_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, client, topic_id = share_machine(topic_configs={**QUEUE, "tidelog_queue_ttl_ms": "1000"})
+    client.append(count=1)
+    member = member_of(machine, topic_id)
+    assert member.acquired() == [(0, 0, 1)]
+    count = 3 * share_partitions.COLD_TRIPS_MAX
+    for _ in range(count):
+        client.append(count=1)
+    machine.run_for(2_000)
+    client.append(count=1)
+    log = ColdLog(monkeypatch, *range(count + 2))
+    # One batch at a time.
+    monkeypatch.setattr(share_partitions, "QUEUE_READ_BYTES", 1)
+    trips_before_settling: list[int] = []
+    settle = ShareLeader.acknowledge
+
+    def noted(*arguments: Any) -> None:
+        trips_before_settling.append(len(log.trips))
+        settle(*arguments)
+
+    monkeypatch.setattr(ShareLeader, "acknowledge", noted)
+    before = len(member.client.replies)
+    member.client.send(ApiKey.SHARE_FETCH, 2, encode_request(ApiKey.SHARE_FETCH, 2, member.fetch_fields(max_wait_ms=60_000)))
+    member.epoch += 1
+    settled = begin_settling(member, 0, 0, AcknowledgeType.ACCEPT)
+    machine.run_until(lambda: len(member.client.replies) == before + 2)
+    assert settled() == ErrorCode.NONE
+    assert len(log.trips) == 2 * (count + 1)
+    assert trips_before_settling[0] < count, "it did not wait for the fetch before it"
+
+
+@pytest.mark.pure_python
+@pytest.mark.parametrize("seed", [2, 4, 5, 8, 12])
+def test_what_holds_for_share_groups_holds_for_records_that_are_not_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(share_partitions, "cold_slice", lambda *_: (lambda: None) if random.random() < 0.5 else None)
+    SharedRun(seed).run()
 
 
 @pytest.mark.pure_python

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.api import LARGE_WAIT_MS_MAX, Api, Pace, RequestContext
 from tidelog.broker.response_fields import HINTED_ERRORS, current_leader, leader_endpoints
-from tidelog.broker.share_partitions import ColdRead, ColdReads, FetchBudget, ShareFetched, ShareLeader
+from tidelog.broker.share_partitions import COLD_TRIPS_MAX, ColdRead, ColdReads, FetchBudget, ShareFetched, ShareLeader
 from tidelog.broker.share_requests import (
     AcknowledgeErrors,
     Acknowledgements,
@@ -164,7 +164,9 @@ class ShareFetch:
                 yield
                 self._check_session()
         is_answered = self._try()
-        while not is_answered and self._cold_reads:
+        for _ in range(COLD_TRIPS_MAX):
+            if is_answered or not self._cold_reads:
+                break
             yield self._cold_reads.take()
             self._check_session()
             is_answered = self._try()
@@ -176,6 +178,9 @@ class ShareFetch:
         self._timer = context.broker.timers.schedule(wait_ms, self._time_out)
         for leader in self._leaders.values():
             leader.add_waiter(self)
+        if self._cold_reads:
+            # There is much that nobody may have, such as expired messages. From here on, it does not hold the connection.
+            self._read_cold()
 
     @property
     def _is_session_open(self) -> bool:
