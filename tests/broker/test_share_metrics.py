@@ -70,6 +70,18 @@ def test_the_backlog_and_its_age_are_shown_when_all_members_are_gone_also_after_
     assert shown_after_a_walk(machine).labels("tidelog_share_backlog") == []
 
 
+def test_a_group_that_goes_while_its_page_is_collected_in_slices_does_no_harm() -> None:
+    machine, client, topic_id = share_machine()
+    client.append()
+    member = member_of(machine, topic_id)
+    assert member.acquired() == [(0, 0, 1)]
+    groups = machine.broker.share_sessions.share_partitions.by_group()
+    assert [group_id for group_id, _ in [next(groups)]] == [GROUP]
+    member.client.session.closed()
+    machine.run_for(100)
+    assert list(groups) == []
+
+
 def test_what_is_not_due_does_not_count_as_old_while_members_fetch() -> None:
     machine, client, member = queue_machine()
     send(machine, client, (600_000, 0))

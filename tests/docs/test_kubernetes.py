@@ -93,6 +93,9 @@ def test_the_workers_of_the_queue_are_scaled_on_a_page_that_the_broker_has() -> 
     # The comment names the queue; tests/server/test_monitoring.py asks for the page.
     (queue,) = re.findall(r'`Queue\("[^"]+", "([^"]+)"\)`', (ROOT / "ops" / "kubernetes.yml").read_text())
     assert (url.path, url.query) == (f"/queues/{queue}", f"group={queue}")
+    guide = (ROOT / "docs" / "guides" / "scaling-on-lag.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(triggers:.*?)```", guide, re.DOTALL)
+    assert yaml.safe_load(shown)["triggers"] == scaled["triggers"]
 
 
 def test_the_data_and_the_settings_are_where_the_broker_looks() -> None:

@@ -854,9 +854,9 @@ class SharePartitions:
         return self._environment.dead_letters.written_count
 
     def by_group(self) -> Iterator[tuple[str, Collection[ShareLeader]]]:
-        """The groups that fetch here, with the leaders of their partitions."""
-        for group_id, leaders in self._by_group.items():
-            yield group_id, leaders.values()
+        """The groups that fetch here, with the leaders of their partitions. Groups may come and go while the caller pauses."""
+        for group_id, leaders in list(self._by_group.items()):
+            yield group_id, list(leaders.values())
 
     def find(self, group_id: str, topic_id: bytes, index: int) -> ShareLeader:
         """Return the leader, which may have to read its state first. Raises ApiError, NotLeader or LogOffline."""
