@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark import progress_listener
 from tidelog.spark.checkpoint_offsets import StreamOffset
-from tidelog.spark.progress_listener import ProgressListener, ProgressMetrics
+from tidelog.spark.progress_listener import OBSERVED_ROWS, ProgressListener, ProgressMetrics
 
 
 def offset(*ends: int) -> str:
@@ -52,6 +52,15 @@ def test_what_is_reported_is_rendered() -> None:
     assert found["tidelog_spark_end_offset", "q1", "orders", "a", "0"] == 8
     assert found["tidelog_spark_lag", "q1", "orders", "a", "0"] == 12
     assert found["tidelog_spark_lag", "q1", "orders", "a", "1"] == 0
+
+
+def test_rows_that_tasks_read_count_where_spark_sees_only_what_they_wrote() -> None:
+    metrics = ProgressMetrics()
+    for rows in (1000, 200):
+        metrics.record({**report(rows=4), "observedMetrics": {OBSERVED_ROWS: {"rows": rows}, "of a user": {"rows": 7}}})
+    found = samples(metrics)
+    assert found["tidelog_spark_input_rows_total", "q1", "orders"] == 1200
+    assert found["tidelog_spark_processed_rows_per_second", "q1", "orders"] == 200 / 0.4
 
 
 def test_a_query_that_has_ended_is_counted_and_left_out() -> None:

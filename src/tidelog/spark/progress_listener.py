@@ -38,6 +38,9 @@ from tidelog.spark.checkpoint_offsets import StreamOffset
 # A process that starts queries without end must not grow without end: the query that was silent for longest is forgotten.
 QUERIES_MAX = 1_000
 
+OBSERVED_ROWS = "tidelog_rows"
+"""The name of a query's observed metric that has its ``rows``, where the rows of its source are not those of the topic."""
+
 _PARTITION = ("query", "name", "topic", "partition")
 _QUERY_METRICS: tuple[tuple[str, Kind, str, Callable[["_Progress"], float]], ...] = (
     ("batches_total", Kind.COUNTER, "Micro-batches that were run.", lambda query: query.batches),
@@ -56,6 +59,21 @@ class _Progress(NamedTuple):
     seconds: float
     ends: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
+
+
+def rows_read(progress: Mapping[str, Any]) -> int:
+    """The rows of one report. For a source whose tasks hand over what they wrote, those that the tasks read."""
+    observed = (progress.get("observedMetrics") or {}).get(OBSERVED_ROWS)
+    if observed is not None:
+        return int(observed["rows"] or 0)
+    return sum(int(source.get("numInputRows") or 0) for source in progress.get("sources") or ())
+
+
+def _rows_per_second(progress: Mapping[str, Any]) -> float:
+    milliseconds = (progress.get("durationMs") or {}).get("triggerExecution")
+    if OBSERVED_ROWS in (progress.get("observedMetrics") or {}) and milliseconds:
+        return rows_read(progress) * 1000 / float(milliseconds)
+    return float(progress.get("processedRowsPerSecond") or 0.0)
 
 
 class ProgressMetrics:
@@ -79,8 +97,8 @@ class ProgressMetrics:
             self._queries[query_id] = _Progress(
                 name=str(progress.get("name") or ""),
                 batches=(before.batches if before else 0) + 1,
-                rows=(before.rows if before else 0) + sum(int(source.get("numInputRows") or 0) for source in sources),
-                rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+                rows=(before.rows if before else 0) + rows_read(progress),
+                rows_per_second=_rows_per_second(progress),
                 parts_ms=dict(progress.get("durationMs") or {}),
                 seconds=self._clock(),
                 ends={partition: offset for ends, _ in offsets for partition, offset in ends.items()},

@@ -17,6 +17,7 @@ from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import (
     MESSAGE_COLUMN,
     TableMessage,
+    TableShape,
     TaskPositions,
     TidelogTableSink,
     combined_message,
@@ -86,8 +87,12 @@ def table_at(place: Path) -> Path:
     return place
 
 
+def shape_of(place: Path) -> TableShape:
+    return TableShape.of(LakeTable.open(place))
+
+
 def batch_of(place: Path, *tasks: tuple[int, int]) -> list[TableMessage | None]:
-    return [write_task(place, iter([messages(first, count)])) for first, count in tasks]
+    return [write_task(place, shape_of(place), iter([messages(first, count)])) for first, count in tasks]
 
 
 def stored(place: Path) -> list[int]:
@@ -164,16 +169,17 @@ def test_files_that_other_tasks_wrote_are_committed_alike(tmp_path: Path) -> Non
     place = table_at(tmp_path)
     told = [message.encode() for message in batch_of(place, (0, 50), (50, 50)) if message]
     frame = pa.record_batch({MESSAGE_COLUMN: pa.array(told, pa.binary())})
-    commit_tasks(place, [write_task(place, iter([frame])), combined_message([])])
+    commit_tasks(place, [write_task(place, None, iter([frame])), combined_message([])])
     assert stored(place) == list(range(100))
     assert LakeTable.open(place).position("orders/0") == 100
 
 
-def test_rows_beside_the_files_of_a_task_are_of_its_span(tmp_path: Path) -> None:
-    """The task that read them has seen that the table lacks them, and its message says how far the table comes with them."""
+def test_rows_beside_the_files_of_a_task_are_of_its_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that read them has seen that the table lacks them, and its message says how far the table comes with them. So
+    nobody has to open the table, which takes long when it has many files."""
     place = table_at(tmp_path)
     positions = TaskPositions(lambda _: 0)
-    written = write_task(place, iter([messages(0, 10)]))
+    written = write_task(place, shape_of(place), iter([messages(0, 10)]))
     positions.missing(messages(0, 20))
     told = TableMessage(written.files, positions.seen, positions.next)
     left = messages(10, 10)
@@ -181,11 +187,15 @@ def test_rows_beside_the_files_of_a_task_are_of_its_span(tmp_path: Path) -> None
     last = pa.record_batch(
         [*[pa.nulls(1, kind) for kind in left.schema.types], pa.array([told.encode()])], names=rows.schema.names
     )
-    commit_tasks(place, [write_task(place, iter([rows, last]))])
+    shape = shape_of(place)
+    with monkeypatch.context() as patched:
+        patched.delattr(LakeTable, "open")
+        message = write_task(place, shape, iter([rows, last]))
+    commit_tasks(place, [message])
     assert stored(place) == list(range(20))
     assert LakeTable.open(place).position("orders/0") == 20
     with pytest.raises(TableConflict, match="orders/0 was at 0, and is at 20"):
-        commit_tasks(place, [write_task(place, iter([rows, last]))])
+        commit_tasks(place, [write_task(place, shape_of(place), iter([rows, last]))])
 
 
 def test_times_in_the_zone_of_the_session_are_the_tables(tmp_path: Path) -> None:
@@ -194,7 +204,7 @@ def test_times_in_the_zone_of_the_session_are_the_tables(tmp_path: Path) -> None
     index = batch.schema.get_field_index("timestamp")
     berlin = batch.column("timestamp").cast(pa.timestamp("us", "Europe/Berlin"))
     batch = batch.set_column(index, pa.field("timestamp", berlin.type), berlin)
-    commit_tasks(place, [write_task(place, iter([batch]))])
+    commit_tasks(place, [write_task(place, shape_of(place), iter([batch]))])
     (found,) = LakeTable.open(place).delta.to_pyarrow_table().column("timestamp").to_pylist()
     assert found == datetime.datetime(2026, 11, 16, tzinfo=datetime.UTC)
 

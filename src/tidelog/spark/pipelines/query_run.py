@@ -18,6 +18,7 @@ from tidelog.client.topic_partition import TopicPartition
 from tidelog.spark.checkpoint_offsets import StreamOffset, begin_of_batch
 from tidelog.spark.pipelines.failures import SparkGaveUp, error_behind
 from tidelog.spark.pipelines.pipeline import Reporter
+from tidelog.spark.progress_listener import rows_read
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -104,7 +105,7 @@ class QueryProgress:
         if report <= self._last:
             return False
         sources = progress.get("sources") or ()
-        rows = sum(int(source.get("numInputRows") or 0) for source in sources)
+        rows = rows_read(progress)
         self.batches += report[0] > self._last[0] and rows > 0
         self.rows += rows
         self._last = report

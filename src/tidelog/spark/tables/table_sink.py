@@ -8,6 +8,8 @@ The table has a position for each partition: the offset that comes next; everyth
 positions, drop the rows that the table has, and write the rest to Parquet files that belong to no table yet. The driver commits
 all files of a batch together with the new positions, and only if the positions are still those that the tasks saw. So a batch
 that runs again after a crash, or under a new checkpoint, finds its rows in the table, and of two concurrent runs one is refused.
+The driver opens the table once for a batch and hands its columns to the tasks: a task opens it only to ask for a position, since
+a table of thousands of files takes longer to open than a small batch to write.
 Files of a batch that was not committed are orphans: readers do not see them, and a vacuum removes them. ``abort`` does not, since
 a commit that failed may have gone through. Small files are merged beside the batches (``upkeep``).
 
@@ -17,7 +19,6 @@ commits only if the table still stands where the caller saw it, so a batch that 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,36 +114,50 @@ class TidelogTableSink(DataSource):
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchTableWriter(_checked_path(self.options, schema, overwrite))
+        return BatchTableWriter(*_checked(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
-        return StreamTableWriter(_checked_path(self.options, schema, overwrite), int(dict(self.options).get(RUN, 0)))
+        return StreamTableWriter(*_checked(self.options, schema, overwrite), int(dict(self.options).get(RUN, 0)))
+
+
+class TableShape(NamedTuple):
+    """What a task needs to know of the table to write files for it."""
+
+    columns: pa.Schema
+    partition_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: LakeTable) -> "TableShape":
+        return cls(table.columns, table.partition_by)
 
 
 class StreamTableWriter(DataSourceStreamArrowWriter):
-    def __init__(self, place: Path, run: int = 0) -> None:
+    def __init__(self, place: Path, shape: TableShape | None, run: int = 0) -> None:
+        """``shape`` is None if tasks wrote all files themselves."""
         self._place = place
+        self._shape = shape
         self._run = run
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TableMessage:
-        return write_task(self._place, iterator)
+        return write_task(self._place, self._shape, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark calls it so; positions say what is new
         commit_tasks(self._place, messages, self._run)
 
 
 class BatchTableWriter(DataSourceArrowWriter):
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, shape: TableShape | None) -> None:
         self._place = place
+        self._shape = shape
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TableMessage:
-        return write_task(self._place, iterator)
+        return write_task(self._place, self._shape, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit_tasks(self._place, messages)
 
 
-def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Path:
+def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[Path, TableShape | None]:
     given = {name.lower(): value for name, value in dict(options).items()}
     if "path" not in given:
         raise InvalidArgument("option path is missing: the directory of the table")
@@ -151,25 +166,28 @@ def _checked_path(options: Mapping[str, str], schema: StructType, overwrite: boo
     place = local_path(given["path"])
     names = [name for name in schema.names if name != MESSAGE_COLUMN]
     if not names:
-        return place
+        return place, None
     if missing := [name for name in PLACE_COLUMNS if name not in names]:
         raise WrongSchema(f"the rows have no column {missing[0]}: without it the table cannot tell which rows it already has")
-    columns = LakeTable.open(place).columns
-    if strange := [name for name in names if name not in columns.names]:
+    shape = TableShape.of(LakeTable.open(place))
+    if strange := [name for name in names if name not in shape.columns.names]:
         raise WrongSchema(f"the table {place} has no column {strange[0]}: leave it out, or add it to the table first")
-    return place
+    return place, shape
 
 
-def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
+def write_task(place: Path, shape: TableShape | None, batches: Iterator[pa.RecordBatch]) -> TableMessage:
     """Write the rows that the table lacks to files. Runs on an executor."""
-    first = next(batches, None)
-    if first is None or first.schema.names == [MESSAGE_COLUMN]:
-        return combined_message(_messages_in(chain(() if first is None else (first,), batches)))
-    batches = chain((first,), batches)
-    table = LakeTable.open(place)
-    positions = TaskPositions(table.position)
-    writer = DataFileWriter(place, table.partition_by, STATS_COLUMNS)
-    columns = table.columns
+    if shape is None:
+        return combined_message(_messages_in(batches))
+    opened: list[LakeTable] = []
+
+    def position(name: str) -> int:
+        if not opened:
+            opened.append(LakeTable.open(place))
+        return opened[0].position(name)
+
+    positions = TaskPositions(position)
+    writer = DataFileWriter(place, shape.partition_by, STATS_COLUMNS)
     told: list[TableMessage] = []
     with writing(writer, place):
         for batch in batches:
@@ -179,7 +197,7 @@ def write_task(place: Path, batches: Iterator[pa.RecordBatch]) -> TableMessage:
             else:
                 rows = positions.missing(batch)
             if rows.num_rows:
-                writer.write(as_in_table(rows, columns))
+                writer.write(as_in_table(rows, shape.columns))
         own = TableMessage(writer.finish(), positions.seen, positions.next)
         return combined_message([*told, own])
 
@@ -285,15 +303,15 @@ class PositionedSink(DataSource):
 
 class PositionedWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str]) -> None:
+        """Created on the driver, and sent to the tasks."""
         self._place = local_path(options["path"])
+        self._shape = TableShape.of(LakeTable.open(self._place))
         self._positions: dict[str, int] = json.loads(options["positions"])
         self._expected: dict[str, int] = json.loads(options["expected"])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
-        table = LakeTable.open(self._place)
-        columns = table.columns
-        rows = (as_in_table(batch, columns) for batch in iterator if batch.num_rows)
-        return FilesMessage(write_files(rows, self._place, table.partition_by, ()))
+        rows = (as_in_table(batch, self._shape.columns) for batch in iterator if batch.num_rows)
+        return FilesMessage(write_files(rows, self._place, self._shape.partition_by, ()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         files = [file for message in messages if isinstance(message, FilesMessage) for file in message.files]

@@ -37,7 +37,9 @@ def strike(place: Path, at: str) -> None:
 
 class KillingSink(TidelogTableSink):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
-        return KillingWriter(Path(self.options["path"]))
+        writer = super().streamWriter(schema, overwrite)
+        assert isinstance(writer, StreamTableWriter)
+        return KillingWriter(writer._place, writer._shape)
 
 
 class KillingWriter(StreamTableWriter):

@@ -12,7 +12,7 @@ from tidelog.client.fetch.types import SCHEMA_WITH_HEADERS
 from tidelog.spark.data_source import schema_text
 from tidelog.spark.pipelines.archive.json_columns import JsonColumns
 from tidelog.spark.pipelines.archive.rows import PARTITION_BY, archive_columns, archive_rows
-from tidelog.spark.pipelines.archive.source import ArchivePartition, raw_rows, write_parsed, write_raw
+from tidelog.spark.pipelines.archive.source import ROWS_COLUMN, ArchivePartition, raw_rows, write_parsed, write_raw
 from tidelog.spark.tables.lake_table import LakeTable
 from tidelog.spark.tables.table_sink import MESSAGE_COLUMN, TableMessage, commit_tasks
 
@@ -70,6 +70,7 @@ def test_with_a_schema_spark_gets_what_is_not_certain(tmp_path: Path) -> None:
     assert [row["value"] for part in rows for row in part.to_pylist()] == [b"not JSON", b"{}"]
     assert {row[MESSAGE_COLUMN] for part in rows for row in part.to_pylist()} == {None}
     message = TableMessage.decode(last.column(MESSAGE_COLUMN)[0].as_py())
+    assert last.column(ROWS_COLUMN).to_pylist() == [5], "all that it read"
     assert (message.seen, message.next) == ({"orders/0": 11}, {"orders/0": 15})
     commit_tasks(tmp_path, [message])
     stored = LakeTable.open(tmp_path).delta.to_pyarrow_table(columns=["offset", "id", "error", "bad"]).to_pylist()

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
 from tidelog.client.errors import InvalidArgument
@@ -35,6 +36,7 @@ from tidelog.spark.pipelines.archive.json_columns import can_parse
 from tidelog.spark.pipelines.archive.rows import BAD, PARTITION_BY, archive_columns, archive_rows, read_schema
 from tidelog.spark.pipelines.archive.source import (
     FILES_FORMAT,
+    ROWS_COLUMN,
     SCHEMA_OPTION,
     TABLE_OPTION,
     ArchiveFilesSource,
@@ -44,6 +46,7 @@ from tidelog.spark.pipelines.options import TableStreamOptions, flag
 from tidelog.spark.pipelines.pipeline import PipelineOutcome, Reporter
 from tidelog.spark.pipelines.query_run import run_query, stop_on_signals
 from tidelog.spark.pipelines.topics import FoundTopic, find_topics
+from tidelog.spark.progress_listener import OBSERVED_ROWS
 from tidelog.spark.tables.errors import WrongTable
 from tidelog.spark.tables.lake_table import PREFIX, LakeTable, check_checkpoint_place, local_path
 from tidelog.spark.tables.table_sink import FORMAT as TABLE
@@ -122,6 +125,7 @@ def rows_of(spark: "SparkSession", options: ArchiveOptions, schema: StructType |
         return archive_rows(messages_with_fields(spark, given, schema), schema)
     parsing = {} if schema is None else {SCHEMA_OPTION: schema.json()}
     found = spark.readStream.format(FILES_FORMAT).options(**given, **parsing, **{TABLE_OPTION: str(target.place)}).load()
+    found = found.observe(OBSERVED_ROWS, F.sum(ROWS_COLUMN).alias("rows")).drop(ROWS_COLUMN)
     return found if schema is None else archive_rows(found, schema, MESSAGE_COLUMN)
 
 

@@ -5,7 +5,8 @@ When nothing is done to the rows in Spark, moving them from Python to Java and b
 plans batches as ``format("tidelog")`` does, with the same offsets (a checkpoint of one works with the other), but a task returns
 one row that lists the files it wrote. With a schema, it also returns the messages whose JSON it leaves to Spark
 (``json_columns``): Spark judges them, and the sink writes them in the same task. ``table_sink`` commits all files together, as if
-its own tasks had written them. The plan asks the table for its positions, once for all tasks.
+its own tasks had written them. The plan asks the table for its positions, once for all tasks. The row with the files says how
+many messages the task read, because Spark counts its rows, which are few (``progress_listener``).
 
 **``format("tidelog_json")``** is for pipelines whose rows pass through Spark: messages, and their fields if they are certain.
 """
@@ -96,6 +97,7 @@ def _without_ours(options: Mapping[str, str]) -> dict[str, str]:
 
 
 FILES_FORMAT = "tidelog_archive_files"
+ROWS_COLUMN = "_rows_of_task"
 
 
 class ArchiveFilesSource(DataSource):
@@ -105,7 +107,7 @@ class ArchiveFilesSource(DataSource):
 
     def schema(self) -> str:
         messages = f",{schema_text(True)}" if SCHEMA_OPTION in self.options else ""
-        return f"struct<{MESSAGE_COLUMN}:binary{messages}>"
+        return f"struct<{MESSAGE_COLUMN}:binary,{ROWS_COLUMN}:bigint{messages}>"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark calls it so
         fields = _schema_of(self.options) if SCHEMA_OPTION in self.options else None
@@ -142,10 +144,24 @@ class ArchiveFilesReader(TidelogStreamReader):
             return
         batches = read_spans(self._options, partition.spans)
         if self._schema is None:
-            message = write_raw(self._place, partition.positions, batches)
-            yield pa.record_batch({MESSAGE_COLUMN: pa.array([message.encode()], pa.binary())})
+            counted = CountedBatches(batches)
+            message = write_raw(self._place, partition.positions, counted)
+            yield pa.record_batch([pa.array([message.encode()]), pa.array([counted.rows])], schema=_MESSAGE)
         else:
             yield from write_parsed(self._place, partition, batches, JsonColumns(self._schema))
+
+
+class CountedBatches:
+    """Passes batches on, and counts their rows."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
 
 
 def _positions(table: LakeTable, spans: Sequence[OffsetSpan]) -> dict[str, int]:
@@ -165,7 +181,8 @@ def write_raw(place: Path, positions: Mapping[str, int], batches: Iterable[pa.Re
 
 
 # The columns of rows for Spark; the message to the sink comes last.
-_RESULT = pa.schema([pa.field(MESSAGE_COLUMN, pa.binary()), *SCHEMA_WITH_HEADERS])
+_MESSAGE = pa.schema([pa.field(MESSAGE_COLUMN, pa.binary()), pa.field(ROWS_COLUMN, pa.int64())])
+_RESULT = pa.schema([*_MESSAGE, *SCHEMA_WITH_HEADERS])
 
 
 def write_parsed(
@@ -174,17 +191,20 @@ def write_parsed(
     """Write the messages that the table lacks and whose fields are certain; return the others, and then what was written."""
     task = TaskPositions(partition.positions.__getitem__)
     writer = DataFileWriter(place, PARTITION_BY, STATS_COLUMNS)
+    counted = CountedBatches(batches)
     with writing(writer, place):
-        for batch in batches:
+        for batch in counted:
             missing = task.missing(batch)
             parsed = columns.parse(missing.column("value"))
             for values, part in raw_rows(missing.filter(parsed.is_certain), parsed.fields.filter(parsed.is_certain)):
                 writer.write_part(values, as_in_table(part, partition.columns))
             uncertain = missing.filter(pc.invert(parsed.is_certain))
             if uncertain.num_rows:
-                yield pa.record_batch([pa.nulls(len(uncertain), pa.binary()), *uncertain.columns], schema=_RESULT)
+                nothing = [pa.nulls(len(uncertain), kind) for kind in _MESSAGE.types]
+                yield pa.record_batch([*nothing, *uncertain.columns], schema=_RESULT)
         message = TableMessage(writer.finish(), task.seen, task.next).encode()
-        yield pa.record_batch([pa.array([message]), *[pa.nulls(1, kind) for kind in SCHEMA_WITH_HEADERS.types]], schema=_RESULT)
+        told = [pa.array([message]), pa.array([counted.rows])]
+        yield pa.record_batch([*told, *[pa.nulls(1, kind) for kind in SCHEMA_WITH_HEADERS.types]], schema=_RESULT)
 
 
 def raw_rows(messages: pa.RecordBatch, fields: pa.StructArray | None = None) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
