@@ -110,8 +110,8 @@ mutants-all: $(INSTALLED) ## Change every operator and constant of the cores wit
 	$(PIP_INSTALL) --no-build-isolation --editable '.[mutation]'
 	$(BIN)/python -m tests.mutants.everywhere
 
-compat: $(INSTALLED) ## Apache Kafka reads what Tidelog wrote, and the reverse; clients' own test suites on both
-	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility tests/bench
+compat: $(SPARK) ## Apache Kafka reads what Tidelog wrote, and the reverse; clients' own test suites on both
+	$(BIN)/python -m pytest -m 'apache_kafka or foreign_suite' tests/compatibility tests/bench tests/spark/sink
 
 test-on-kafka: $(SPARK) ## The tests of toolkit, command line and examples on Apache Kafka instead of Tidelog (wants Java and Maven)
 	TIDELOG_TEST_ON=kafka $(BIN)/python -m pytest $(wildcard tests/client tests/worker tests/deadletters tests/spark tests/cli tests/examples)
