@@ -198,6 +198,8 @@ class EngineBesideModel(RuleBasedStateMachine):
         request = AcquireRequest(member, records_max, batch_size, is_strict)
         position = self.engine.next_fetch_offset(LIMITS)
         assert position == self.model.next_offset()
+        assert self.engine.has_nothing_below(self.model.end) == (position == self.model.end)
+        assert not self.engine.has_nothing_below(self.model.end + 1)
         if not self.engine.can_acquire(LIMITS):
             return
         batches = [batch for batch in self.log if batch.last_offset >= position]

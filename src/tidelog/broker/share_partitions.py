@@ -800,6 +800,9 @@ class ShareLeader:
 
     def _has_records(self, engine: SharePartition) -> bool:
         log = self._partition.log
+        # Of all who wait, nearly every one finds nothing, and that is known without the settings of the group.
+        if engine.has_nothing_below(log.high_watermark):
+            return False
         isolation = self._environment.settings.isolation(self.key.group_id)
         bound = log.last_stable_offset if isolation is Isolation.LAST_STABLE else log.high_watermark
         limits = self._limits()

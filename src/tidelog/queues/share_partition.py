@@ -331,6 +331,11 @@ class SharePartition:
         row = self._ranges.first_beside_final()
         return self.end_offset if row < 0 else self._ranges.bounds(row)[0]
 
+    def has_nothing_below(self, offset: int) -> bool:
+        """Whether everything below ``offset`` was handed out, and nothing of it is available again: whatever the limits are, there
+        is nothing to acquire."""
+        return self._ranges.end_offset >= offset and self._ranges.first_with(RecordState.AVAILABLE) < 0
+
     def can_acquire(self, limits: DeliveryLimits) -> bool:
         """Whether there is anything in the window to deliver again, or room for new records."""
         if limits.width_max is None and self._ranges.acquired >= limits.acquired_max:

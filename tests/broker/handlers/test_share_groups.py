@@ -9,6 +9,7 @@ import pytest
 from tests.broker.handlers.share_client import GROUP, ShareMember, acquired_in, configure, partition_in, share_machine
 from tests.broker.harness import Machine, offsets_in
 from tidelog.broker import share_states
+from tidelog.broker.share_partitions import ShareFetched, ShareLeader
 from tidelog.broker.share_states import ShareStates
 from tidelog.coordinator.shard import Shard
 from tidelog.log.errors import StorageError
@@ -200,6 +201,25 @@ def test_a_waiting_fetch_is_woken_by_a_produce_a_release_an_expiry_and_freed_roo
     client.append(count=1)
     assert waiter.acquired() == [], "the window is full"
     assert woken_by(lambda: holder.settle(4, 4, ACCEPT)) == [(104, 104, 1)]
+
+
+def test_when_its_time_is_up_a_fetch_gets_what_there_is_and_one_that_wants_a_byte_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, client, topic_id = share_machine()
+    client.append(count=5)
+    member = member_of(machine, topic_id)
+    assert member.acquired(min_bytes=1 << 20) == [(0, 4, 1)]
+    tries = []
+
+    def fetch(leader: ShareLeader, *arguments: Any) -> ShareFetched:
+        tries.append(leader)
+        return original(leader, *arguments)
+
+    original = ShareLeader.fetch
+    monkeypatch.setattr(ShareLeader, "fetch", fetch)
+    assert member.acquired(max_wait_ms=500) == []
+    assert len(tries) == 1, "everything that could have come would have woken it"
 
 
 def test_a_waiting_fetch_ends_when_its_topic_is_deleted() -> None:

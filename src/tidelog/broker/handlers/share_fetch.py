@@ -288,8 +288,10 @@ class ShareFetch:
                 leader.wake_later()
 
     def _time_out(self) -> None:
+        # One that is content with a byte has looked whenever there was one. Looking again would cost as much as the request.
+        is_content = self._bytes_min <= 1
         self._bytes_min = 0
-        if self._is_session_open:
+        if not is_content and self._is_session_open:
             self._try()
         self.fetched()
 
