@@ -104,7 +104,8 @@ def test_queues_are_measured_on_a_real_broker(tmp_path: Path) -> None:
             assert min(service.redeliveries_ms(subject, "released", 2)) > 0
             assert min(service.expiries_late_ms(subject, "expired", 1)) > 0
             service.scheduled_megabytes(subject, 2_000)
-            assert service.waiting_percent(subject, place) > 0
+        with place.directory("waiting") as path:
+            assert service.waiting_percent(path, place) > 0
     assert all(row.ours.value > 0 for _, row in results.rows())
     assert "| Tidelog, queue topic | fsynced |" in brokers.tables([figures, *[None] * (len(brokers.KINDS) - 1)])
     assert not list(tmp_path.iterdir())
