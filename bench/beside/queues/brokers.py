@@ -4,8 +4,8 @@ Ours receives batches of 100 and acknowledges each before it asks for the next, 
 are as fast as their clients allow: RabbitMQ pushes up to 1,000 messages ahead and acknowledges 500 at a time without an answer,
 NATS fetches 1,000 and acknowledges each without an answer, Redis reads and acknowledges 1,000 at a time. With one message locked
 at a time, the time from an acknowledgement until the next message is here is the one that all of them have. The rounds are short,
-and beside the medians stand the quietest of them: whoever waits for the disk and for a processor with each batch feels most of what
-else the machine does.
+and beside the medians stand the quietest of them: whoever waits for the disk and for a processor with each batch feels most of
+what else the machine does.
 """
 
 from collections.abc import Callable
