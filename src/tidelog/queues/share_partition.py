@@ -332,8 +332,8 @@ class SharePartition:
         return self.end_offset if row < 0 else self._ranges.bounds(row)[0]
 
     def has_nothing_below(self, offset: int) -> bool:
-        """Whether everything below ``offset`` was handed out, and nothing of it is available again: whatever the limits are, there
-        is nothing to acquire."""
+        """Whether everything below ``offset`` was handed out, and nothing of it is available again. Then there is nothing to
+        acquire, whatever the limits are."""
         return self._ranges.end_offset >= offset and self._ranges.first_with(RecordState.AVAILABLE) < 0
 
     def can_acquire(self, limits: DeliveryLimits) -> bool:
