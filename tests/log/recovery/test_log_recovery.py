@@ -82,6 +82,16 @@ def test_the_last_five_batches_of_a_producer_are_known_below_the_recovery_point(
     assert not send(sequences).is_duplicate
 
 
+def test_after_a_clean_stop_what_was_not_acknowledged_may_be_sent_again() -> None:
+    """When all brokers stop, the last one has batches that too few replicas have: their producer sends all of them again."""
+    store = Store(SMALL)
+    log = store.create()
+    sent = [log.append_as_leader(batch(producer_id=5, sequence=sequence), 0).first_offset for sequence in range(3)]
+    store.restart()
+    again = [store.log().append_as_leader(batch(producer_id=5, sequence=sequence), 0) for sequence in range(3)]
+    assert [(result.is_duplicate, result.first_offset) for result in again] == [(True, offset) for offset in sent]
+
+
 def test_batches_of_an_earlier_epoch_are_not_recalled() -> None:
     store = Store(SMALL)
     log = store.create()

@@ -4,7 +4,8 @@ File ``<offset>.snapshot``: the state at that offset, in Kafka's version 1, big-
 that follows; count i32; then for each producer: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta
 i32, timestamp i64, coordinator epoch i32, first offset of the current transaction i64 (-1: none). It keeps only a producer's
 last batch. A producer may send five again, in order, and takes it for lost data if the first one is not recognised. So a reload
-after a crash or a cut reads the batches before a snapshot again (``recall_batches``). A clean stop has answered its producers.
+after a crash or a cut reads the batches before a snapshot again (``recall_batches``). After a clean stop it does so only if there
+are records above the high watermark: the producers of all others have their answers.
 
 A crash may leave any part of a snapshot that was not synced; the CRC reveals it. A snapshot is never the only copy: recovery
 falls back to an older one, or to none, and replays the log from there. Replaying needs only the headers, and the content of

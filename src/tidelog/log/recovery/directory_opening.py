@@ -231,6 +231,7 @@ def _open_one(
     topic_id = _read_topic_id(environment, directory, state.marks.topic_id(name))
     recovery_point = state.offsets_by_file[names.RECOVERY_POINT_CHECKPOINT].get(key, 0)
     durable_mark = max(state.marks.mark(name, topic_id) or 0, recovery_point)
+    high_watermark = state.offsets_by_file[names.HIGH_WATERMARK_CHECKPOINT].get(key, 0)
 
     def lower_recovery_point(offset: int) -> None:
         use_reserve = environment.reserve.use
@@ -257,9 +258,9 @@ def _open_one(
             was_stopped_cleanly=state.was_stopped_cleanly,
             has_marks=state.has_marks,
             lower_recovery_point=lower_recovery_point,
+            high_watermark=high_watermark,
         ),
     )
-    high_watermark = state.offsets_by_file[names.HIGH_WATERMARK_CHECKPOINT].get(key, 0)
     log.advance_high_watermark(max(high_watermark, log.log_start_offset))
     return log
 

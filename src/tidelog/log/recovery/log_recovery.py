@@ -174,6 +174,8 @@ class LogOpening:
     lower_recovery_point: Callable[[int], None] = lambda _: None
     """Called before anything below the recovery point is rebuilt: a start after a crash in between must not trust what is
     half-built."""
+    high_watermark: int = 0
+    """Producers may send again what lies above it, also after a clean stop: nobody has acknowledged it."""
 
 
 def open_log(environment: LogEnvironment, opening: LogOpening) -> PartitionLog:
@@ -287,6 +289,8 @@ def _open_clean(environment: LogEnvironment, opening: LogOpening, segments: Segm
     snapshot_offset = load_newest_snapshot(
         environment.disk, opening.directory, log_end_offset, producers, environment.report, segments[0].base_offset
     )
+    if opening.high_watermark < log_end_offset:
+        recall_batches(producers, segments, snapshot_offset)
     replay_producers(producers, segments, snapshot_offset or 0, log_end_offset)
     epochs = load_epochs(environment, opening.directory, segments, log_end_offset)
     contents = LogContents(
