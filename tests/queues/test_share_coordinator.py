@@ -10,7 +10,7 @@ from tidelog.controller.errors import ApiError
 from tidelog.coordinator.machine import CoordinatorResult
 from tidelog.queues import share_coordinator
 from tidelog.queues.records import RECORD_CODEC, SharePartitionKey, ShareSnapshotRecord, ShareUpdateRecord
-from tidelog.queues.share_coordinator import RANGES_PER_SNAPSHOT, ShareCoordinator, ShareStateWrite
+from tidelog.queues.share_coordinator import RANGES_PER_SNAPSHOT, ShareCoordinator, ShareStateSummary, ShareStateWrite
 from tidelog.queues.states import RecordState, StateBatch
 from tidelog.wire.errors import ErrorCode
 
@@ -171,9 +171,9 @@ def test_what_was_initialized_before_is_not_reset_by_a_repetition(coordinator: C
 
 def test_nothing_is_read_or_written_before_it_is_initialized_or_after_it_is_deleted(coordinator: Coordinator) -> None:
     coordinator.write(KEY, 7, StateBatch(8, 9, RecordState.ACKNOWLEDGED, 1), complete=2)
-    assert coordinator.machine.summary(KEY) == (1, 0, 7, 2)
+    assert coordinator.machine.summary(KEY) == ShareStateSummary(1, 0, 7, 2, 0)
     coordinator.decide(coordinator.machine.delete(KEY))
-    assert coordinator.machine.summary(KEY) == (0, 0, -1, -1)
+    assert coordinator.machine.summary(KEY) == ShareStateSummary()
     for key in (KEY, OTHER):
         with pytest.raises(ApiError) as raised:
             coordinator.machine.write(key, ShareStateWrite(1, 0, 0, 0))
