@@ -20,7 +20,7 @@ import tty
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -120,10 +120,19 @@ class Ended(NamedTuple):
     err: str
 
 
+class WalkedBroker(Protocol):
+    """What the steps ask of their broker; tests/release/walk.py has another one."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def stop(self) -> None: ...
+
+
 class Place:
     """A broker with a dead letter and an open transaction, and the words that the steps leave open."""
 
-    def __init__(self, directory: Path, broker: Broker) -> None:
+    def __init__(self, directory: Path, broker: WalkedBroker) -> None:
         self._broker = broker
         letters = Letters(broker.bootstrap_servers)
         letters.write(*(letters.letter(partition=0, traceback="shop.py, line 7") for _ in range(2)))
@@ -222,15 +231,21 @@ def test_with_json_every_line_is_one_object(
     assert problems == []
 
 
+def problem_in(ended: Ended) -> str | None:
+    """What a person sees in the terminal if something is wrong there: the command failed, or text is cut or boxed."""
+    # What stays on the screen: without colours, and without the bars that went away.
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ended.out)
+    return shown if ended.code != 0 or re.search(r"Traceback|…|[│╭╰┃┏]", shown) else None
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_in_a_terminal_nothing_is_cut(columns: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = []
     for step in STEPS.strip().splitlines():
         command, stdin = typed(step)
         ended = in_a_terminal(place.prepare(command), stdin, columns, monkeypatch)
-        # What stays on the screen: without colours, and without the bars that went away.
-        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ended.out)
-        if ended.code != 0 or re.search(r"Traceback|…|[│╭╰┃┏]", shown):
+        shown = problem_in(ended)
+        if shown is not None:
             problems.append((command, int(ended.code), shown))
     assert problems == []
 

@@ -3,7 +3,8 @@
 The version is in ``src/tidelog/__init__.py`` and nowhere else. A release is a commit with a clean tree, an entry of that version
 in the changelog, and the tag ``v<version>``; its wheel is what ``make wheel`` built. The wheel is installed into an empty
 environment, with its dependencies as ``constraints.txt`` pins them. There every module and every command has to load without an
-extra, and a broker has to start and pass a message on.
+extra, a broker has to start and pass a message on, and every command has to do its work in a narrow and in a wide terminal
+(``walk.py``).
 """
 
 import re
@@ -12,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.cli.test_walk import WIDTHS
+from tests.release.walk import walk
 from tidelog import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -62,15 +65,25 @@ def problems_of(version: str, changelog: str, tags: list[str], status: str, whee
     return found
 
 
-def try_wheel(wheel: Path) -> None:
-    """Install it where nothing else is, and use it."""
+def try_wheel(wheel: Path) -> list[str]:
+    """Install it where nothing else is, and use it; returns what went wrong with its commands."""
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         python = Path(directory) / "bin" / "python"
         words = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
         subprocess.run([python, *words, str(wheel)], check=True)
         subprocess.run([python, "-c", TRY], cwd=directory, check=True)
-        subprocess.run([Path(directory) / "bin" / "tidelog", "--version"], cwd=directory, check=True)
+        program = Path(directory) / "bin" / "tidelog"
+        subprocess.run([program, "--version"], cwd=directory, check=True)
+        found = []
+        for columns in WIDTHS:
+            walked = Path(directory) / f"walked-{columns}"
+            walked.mkdir()
+            found += [
+                f"tidelog {step} ended with {code} in a terminal of {columns} columns, which showed:\n{shown}"
+                for step, code, shown in walk(program, columns, walked)
+            ]
+        return found
 
 
 def git(*words: str) -> str:
@@ -87,8 +100,10 @@ def main() -> int:
         [wheel.name for wheel in wheels],
     )
     if wheels:
-        try_wheel(wheels[-1])
-        print(f"{wheels[-1].name} installs into an empty environment, and works")
+        wrong = try_wheel(wheels[-1])
+        if not wrong:
+            print(f"{wheels[-1].name} installs into an empty environment, and works")
+        problems += wrong
     for problem in problems:
         print(f"not ready: {problem}", file=sys.stderr)
     return 1 if problems else 0
