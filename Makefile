@@ -32,8 +32,9 @@ demo: $(SPARK) ## Orders through a broker, a worker and Spark pipelines, and the
 picture: $(INSTALLED) ## Record a first look in a terminal, into docs/pictures/first-look.svg
 	@$(BIN)/python -m demo.recording
 
-test: check ## Check, then run all tests; a few that fail are run once more by themselves, and named
+test: check ## Check, then run all tests, and some on the compiled build; a few that fail are run once more by themselves, and named
 	$(BIN)/python -m tests.second_try -n $(WORKERS)
+	$(BIN)/python -m tests.release.compiled some -n $(WORKERS)
 
 # The folders whose tests need neither Spark nor a foreign program, and mostly no process of their own.
 QUICK := broker config controller coordinator groups log metadata metrics ports queues raft records replication server transactions wire
@@ -53,7 +54,7 @@ check: $(SPARK) ## Lint, formatting, types, layering, tidiness
 bench: $(INSTALLED) ## Measure the storage engine against the raw disk
 	$(BIN)/python -m bench
 
-bench-kafka: $(DRAWS) ## Measure Tidelog beside Apache Kafka, into docs/BENCHMARKS.md (10 minutes)
+bench-kafka: $(DRAWS) $(MYPYC) ## Measure Tidelog, pure Python and compiled, beside Apache Kafka, into docs/BENCHMARKS.md (15 minutes)
 	$(BIN)/python -m bench.beside kafka --write
 
 bench-peers: $(DRAWS) ## Measure Tidelog beside RabbitMQ, NATS JetStream and Redis Streams, into docs/BENCHMARKS.md
@@ -127,14 +128,8 @@ compile: $(MYPYC) ## Build a wheel whose hot modules are compiled into dist/comp
 		--wheel-dir dist/compiled .
 	$(PIP_INSTALL) --no-deps --target build/compiled dist/compiled/*.whl
 
-# What the compiled modules do, and what is built on them. Tests that replace a function or class of a compiled module are left
-# out: its code calls its own.
-COMPILED := broker groups log records replication server transactions wire
-
-test-compiled: compile ## The suites of broker, log, server, records and wire on the compiled build, and a simulated world
-	PYTHONPATH=build/compiled $(BIN)/python -c 'import sys; from tidelog.build import build_name; sys.exit(build_name() != "compiled")'
-	PYTHONPATH=build/compiled $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not pure_python and not soak' $(addprefix tests/,$(COMPILED))
-	PYTHONPATH=build/compiled $(BIN)/python -m simulation.run --world broker --seeds 1-20
+test-compiled: $(MYPYC) ## The suites of all cores, the server and the simulation on the compiled build (wants a C compiler)
+	$(BIN)/python -m tests.release.compiled all -n $(WORKERS)
 
 release-check: wheel ## Is this tree ready to be released: version, changelog, tag, and the wheel in an empty environment
 	$(BIN)/python -m tests.release.check

@@ -40,7 +40,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. The target judges the ratio where there is one to judge, else our own figure."""
+    """One line of the table. The target judges the ratio where there is one to judge, else our own figure; the limit judges our
+    own figure in any case."""
 
     what: str
     ours: Figure
@@ -49,13 +50,15 @@ class Row:
     ratio: Figure | None = None
     target: Target | None = None
     judges: Literal["ratio", "ours"] = "ours"
+    limit: Target | None = None
 
     @property
     def verdict(self) -> str:
-        if self.target is None:
+        if self.target is None and self.limit is None:
             return "-"
         judged = self.ratio if self.judges == "ratio" and self.ratio is not None else self.ours
-        return "ok" if self.target.is_met_by(judged.value) else "short"
+        is_met = self.target is None or self.target.is_met_by(judged.value)
+        return "ok" if is_met and (self.limit is None or self.limit.is_met_by(self.ours.value)) else "short"
 
     @classmethod
     def of_comparison(

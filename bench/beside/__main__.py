@@ -9,17 +9,18 @@ from bench.beside import kafka, kafka_pictures, milliseconds, pauses, plots, sca
 from bench.beside.document import PICTURES, comparison_tables, machine, replace_part
 from bench.beside.peers import run as peers
 from bench.beside.queues import brokers, service, share_consumers
-from bench.beside.subjects import KafkaSubject, TidelogSubject
+from bench.beside.subjects import CompiledTidelogSubject, KafkaSubject, TidelogSubject
 from bench.measure import Figure
 from bench.workspace import NotEnoughRoom, Workspace, workspace
 from tests.compatibility.apache_kafka import KafkaUnavailable, kafka_classpath
+from tests.release.compiled import CannotCompile, compiled_build
 
 DEFAULT_DIRECTORY = Path("build/bench")
 INTERVALS_DRAWN_MAX = 600
 
 
-def _kinds_with_kafka() -> list[type[TidelogSubject] | type[KafkaSubject]]:
-    kinds: list[type[TidelogSubject] | type[KafkaSubject]] = [TidelogSubject]
+def _kinds_with_kafka() -> kafka.Kinds:
+    kinds: kafka.Kinds = [TidelogSubject]
     try:
         kafka_classpath()
         kinds.append(KafkaSubject)
@@ -29,8 +30,14 @@ def _kinds_with_kafka() -> list[type[TidelogSubject] | type[KafkaSubject]]:
 
 
 def beside_kafka(place: Workspace, write: bool) -> str:
-    results = kafka.run(place, _kinds_with_kafka(), say)
-    text = f"{comparison_tables(results)}\n\n{machine()}"
+    kinds = _kinds_with_kafka()
+    try:
+        compiled_build()
+        kinds.insert(1, CompiledTidelogSubject)
+    except CannotCompile as error:
+        say(f"{error}: only pure Python is measured")
+    results = kafka.run(place, kinds, say)
+    text = f"{kafka.tables(results, kinds)}\n\n{machine()}"
     if write:
         (place.path.parent / "kafka.json").write_text(results.to_json())
         pictures = kafka_pictures.draw(results, PICTURES)

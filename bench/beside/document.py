@@ -49,26 +49,28 @@ def markdown_table(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> s
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *lines))
 
 
-def comparison_tables(results: Results) -> str:
-    """A table for each durability: medians, spread, ratio, target. Where durability is not the question it has no name."""
+def comparison_tables(results: Results, build: str = "") -> str:
+    """A table for each durability: medians, spread, ratio, target. Where durability is not the question it has no name. ``build``
+    is which of ours it is about."""
     parts = []
     rows = list(results.rows())
     for durability in dict.fromkeys(name for name, _ in rows):
         headings = ["", *results.labels, "ratio", "target", ""]
         lines = [_cells(row, len(results.labels)) for name, row in rows if name == durability]
         table = markdown_table(headings, lines)
-        parts.append(f"**{durability.capitalize()}**\n\n{table}" if durability else table)
+        parts.append(f"**{durability.capitalize()}{build}**\n\n{table}" if durability else table)
     return "\n\n".join(parts)
 
 
 def _cells(row: Row, labels: int) -> list[str]:
     ratio = f"{row.ratio.value:.2f}" if row.ratio is not None else ""
-    target = "" if row.target is None else f"{row.target.bound} {row.target.value:g}"
-    if row.target is not None and row.judges == "ours":
-        target += f" {row.unit}"
-    verdict = "" if row.target is None else row.verdict
+    targets = []
+    if row.target is not None:
+        targets.append(f"{row.target.bound} {row.target.value:g}" + (f" {row.unit}" if row.judges == "ours" else ""))
+    if row.limit is not None:
+        targets.append(f"{row.limit.bound} {row.limit.value:g} {row.unit}")
     both = [figure_text(row.ours, row.unit), figure_text(row.raw, row.unit) if row.raw is not None else ""]
-    return [row.what, *both[:labels], ratio, target, verdict]
+    return [row.what, *both[:labels], ratio, " and ".join(targets), row.verdict if targets else ""]
 
 
 def figure_text(figure: Figure, unit: str) -> str:

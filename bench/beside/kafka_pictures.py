@@ -4,6 +4,7 @@ from pathlib import Path
 
 from bench.beside import plots
 from bench.beside.results import Results
+from bench.measure import Figure
 
 THROUGHPUT = ("produce 100 B", "produce 1 KB", "consume 100 B", "consume 1 KB")
 # Where a percentile stands on the axis: each step is ten times as rare.
@@ -13,11 +14,9 @@ NAMES = {0.5: "50 %", 1.0: "90 %", 2.0: "99 %", 3.0: "99.9 %"}
 
 def draw(results: Results, directory: Path) -> list[tuple[str, str]]:
     """(title, file name) of each picture."""
-    values = {(durability, row.what): row for durability, row in results.rows()}
-    series: dict[str, list[float]] = {}
-    for place, label in enumerate(results.labels):
-        figures = [values["page cache", what] for what in THROUGHPUT]
-        series[label] = [row.ours.value if place == 0 or row.raw is None else row.raw.value for row in figures]
+    series = {
+        label: [Figure.of(results.values[what, "page cache", label]).value for what in THROUGHPUT] for label in results.labels
+    }
     title = "Throughput, one client, one partition, page cache"
     plots.bars(directory / "throughput.svg", title, "messages per second", THROUGHPUT, series)
     drawn = [(title, "throughput.svg")]

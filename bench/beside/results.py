@@ -11,12 +11,15 @@ from bench.measure import Figure, Row, Target
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``targets`` by durability; one that is missing was not asked for."""
+    """``targets`` by durability; one that is missing was not asked for. ``limits`` judge our own figure, whatever the target
+    judges. ``compiled`` has the targets that are others for the compiled build."""
 
     what: str
     unit: str
     targets: Mapping[str, Target]
     judges: Literal["ratio", "ours"] = "ratio"
+    limits: Mapping[str, Target] = field(default_factory=dict)
+    compiled: Mapping[str, Target] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -29,6 +32,10 @@ class Results:
     percentiles: dict[tuple[str, str], list[dict[str, float]]] = field(default_factory=dict)
     over_time: dict[tuple[str, str], list[tuple[float, float, float]]] = field(default_factory=dict)
     """The last round, as (second, p99, maximum) of each interval."""
+
+    def of(self, labels: Sequence[str], measurements: Sequence[Measurement]) -> "Results":
+        """The same values as a comparison of these brokers alone."""
+        return Results(measurements, list(labels), self.values, self.percentiles, self.over_time)
 
     def add(self, what: str, durability: str, label: str, value: float) -> None:
         self.values.setdefault((what, durability, label), []).append(value)
@@ -67,6 +74,7 @@ class Results:
             # A ratio without the other one judges nothing.
             target if theirs or measurement.judges == "ours" else None,
             measurement.judges,
+            measurement.limits.get(durability),
         )
 
     def to_json(self) -> str:

@@ -2,9 +2,10 @@
 
 Kafka gets the heap and the collector of its own start script, not the small ones that tests use. Both write into directories of
 the same file system, and both get the same topic settings: ``PAGE_CACHE`` acknowledges from the page cache (Kafka's default),
-``FSYNCED`` syncs before the acknowledgement.
+``FSYNCED`` syncs before the acknowledgement. Tidelog is there twice where it can be: pure Python, and compiled.
 """
 
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench.broker_process import WAIT_SECONDS_MAX, Process
 from tests.compatibility.apache_kafka import KAFKA_VERSION, ApacheKafka
+from tests.release.compiled import compiled_build
 from tidelog import __version__
 from tidelog.testing import Broker
 
@@ -79,6 +81,25 @@ class TidelogSubject:
         if self._broker.is_running:
             self._broker.kill()
         self._broker.close()
+
+
+class CompiledTidelogSubject(TidelogSubject):
+    name = "Tidelog-compiled"
+    label = f"Tidelog {__version__}, compiled"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._build = compiled_build()
+
+    def start(self) -> None:
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = str(self._build)
+        try:
+            super().start()
+        finally:
+            del os.environ["PYTHONPATH"]
+            if before is not None:
+                os.environ["PYTHONPATH"] = before
 
 
 class KafkaSubject:

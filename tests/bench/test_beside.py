@@ -11,7 +11,7 @@ from bench.beside.latency import Arrivals, Percentiles
 from bench.beside.peers.tidelog_queue import TidelogQueue
 from bench.beside.queues import brokers, service, share_consumers
 from bench.beside.results import Measurement, Results
-from bench.beside.subjects import TidelogSubject
+from bench.beside.subjects import CompiledTidelogSubject, KafkaSubject, TidelogSubject
 from bench.measure import Target
 from bench.workspace import workspace
 
@@ -40,6 +40,24 @@ def test_alone_a_ratio_is_not_judged_but_a_figure_of_our_own_is() -> None:
     results.add("memory", "page cache", "ours", 81)
     assert [row.verdict for _, row in results.rows()] == ["-", "short"]
     assert "| memory | 81 MiB |  | <= 80 MiB | short |" in comparison_tables(results)
+
+
+def test_each_build_is_judged_by_its_own_targets_and_both_by_limits() -> None:
+    kinds: kafka.Kinds = [TidelogSubject, CompiledTidelogSubject, KafkaSubject]
+    pure, compiled, theirs = (kind.label for kind in kinds)
+    results = Results(kafka.MEASUREMENTS, [pure, compiled, theirs])
+    for what, values in (
+        ("unbatched requests, one connection", (30, 40, 10)),
+        ("end to end at 5 k msg/s, acks=1, p99", (3, 4.5, 10)),
+    ):
+        for label, value in zip(results.labels, values, strict=True):
+            results.add(what, "page cache", label, value)
+    shown = kafka.tables(results, kinds)
+    assert "| unbatched requests, one connection | 30 /s | 10 /s | 3.00 | >= 3 | ok |" in shown
+    assert "| unbatched requests, one connection | 40 /s | 10 /s | 4.00 | >= 5 | short |" in shown
+    assert "| end to end at 5 k msg/s, acks=1, p99 | 3 ms | 10 ms | 0.30 | <= 0.5 and <= 4 ms | ok |" in shown
+    assert "| end to end at 5 k msg/s, acks=1, p99 | 4.5 ms | 10 ms | 0.45 | <= 0.5 and <= 4 ms | short |" in shown
+    assert shown.index("**Page cache**") < shown.index("**Page cache, compiled**")
 
 
 def test_percentiles() -> None:
