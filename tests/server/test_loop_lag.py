@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +90,15 @@ def test_a_collection_is_counted_and_named_by_the_report(loop: FakeLoop) -> None
     at_stop = loop.lag.collections.total
     gc.collect()
     assert loop.lag.collections.total == at_stop
+
+
+def test_a_loop_that_ended_without_a_stop_is_freed() -> None:
+    ended = FakeLoop()
+    freed, collections = weakref.ref(ended), ended.lag.collections
+    del ended
+    gc.collect()
+    collections.stop()
+    assert freed() is None
 
 
 def test_the_facts_name_both_figures(loop: FakeLoop) -> None:

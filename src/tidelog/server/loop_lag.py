@@ -78,12 +78,47 @@ class RecentHistogram:
         return self._number % SLOT_COUNT
 
 
+class CollectionTimes:
+    """How long each run of the cycle collector took over the last minute.
+
+    The collector's list of callbacks refers to this, so this refers to no loop: one that ended without a stop must be freed."""
+
+    __slots__ = ("_began_ns", "_recent")
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._recent = RecentHistogram()
+
+    def start(self) -> None:
+        gc.callbacks.append(self._on_collection)
+
+    def stop(self) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    @property
+    def total(self) -> int:
+        return self._recent.total
+
+    def max_ms(self) -> float:
+        return self._recent.max_ms(perf_counter_ns() / NANOSECONDS_PER_SECOND)
+
+    def counts(self) -> list[int]:
+        return self._recent.counts(perf_counter_ns() / NANOSECONDS_PER_SECOND)
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        # Only one collection runs at a time.
+        now_ns = perf_counter_ns()
+        if phase == "start":
+            self._began_ns = now_ns
+        elif self._began_ns:
+            self._recent.observe((now_ns - self._began_ns) / NANOSECONDS_PER_MILLISECOND, now_ns / NANOSECONDS_PER_SECOND)
+
+
 class LoopLag:
     """``clock`` and ``schedule(seconds, callback)`` are the loop's ``time`` and ``call_later``."""
 
     __slots__ = (
         "_clock",
-        "_collection_began_ns",
         "_due",
         "_report",
         "_reported_at",
@@ -115,14 +150,13 @@ class LoopLag:
         self._unreported_ms = 0.0
         self.lag = RecentHistogram()
         self.background = RecentHistogram()
-        self.collections = RecentHistogram()
-        self._collection_began_ns = 0
+        self.collections = CollectionTimes()
         # The same figures since the start.
         self.lag_ns = Histogram()
         self.background_ns = Histogram()
 
     def start(self) -> None:
-        gc.callbacks.append(self._on_collection)
+        self.collections.start()
         self._wait()
 
     def _wait(self) -> None:
@@ -133,7 +167,7 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            gc.callbacks.remove(self._on_collection)
+            self.collections.stop()
 
     def observe_background(self, seconds: float) -> None:
         """Record that a slice of background work took this long."""
@@ -148,17 +182,9 @@ class LoopLag:
             "lag_counts": self.lag.counts(now),
             "background_ms_max": round(self.background.max_ms(now), 1),
             "background_counts": self.background.counts(now),
-            "collection_ms_max": round(self.collections.max_ms(now), 1),
-            "collection_counts": self.collections.counts(now),
+            "collection_ms_max": round(self.collections.max_ms(), 1),
+            "collection_counts": self.collections.counts(),
         }
-
-    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
-        # Only one collection runs at a time.
-        if phase == "start":
-            self._collection_began_ns = perf_counter_ns()
-        elif self._collection_began_ns:
-            took_ms = (perf_counter_ns() - self._collection_began_ns) / NANOSECONDS_PER_MILLISECOND
-            self.collections.observe(took_ms, self._clock())
 
     def _observe(self) -> None:
         now = self._clock()
@@ -171,7 +197,7 @@ class LoopLag:
         if self._unreported and (self._reported_at is None or now - self._reported_at >= REPORT_SECONDS):
             facts: dict[str, object] = {"lag_ms": round(self._unreported_ms), "times": self._unreported}
             facts["background_ms_max"] = round(self.background.max_ms(now), 1)
-            facts["collection_ms_max"] = round(self.collections.max_ms(now), 1)
+            facts["collection_ms_max"] = round(self.collections.max_ms(), 1)
             self._report("loop_lag", facts)
             self._reported_at = now
             self._unreported, self._unreported_ms = 0, 0.0
