@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.broker.handlers.share_client import GROUP, QUEUE, ShareMember, share_machine
-from tests.broker.handlers.test_share_groups import described_offsets, wait_ready
+from tests.broker.handlers.test_share_groups import begin_settling, described_offsets, wait_ready
 from tests.broker.harness import FakeClient
 from tidelog.log.errors import StorageError
 from tidelog.queues.acknowledgements import AcknowledgeType
@@ -262,20 +262,20 @@ class SharedRun:
             self.faults += 1
 
     def crash_broker(self) -> None:
-        """Perhaps in the middle of an acknowledgement."""
-        member = self.any_member()
-        held = [offset for offset in self.held_by(member) if self.locks[offset][1] > self.now_ms]
+        """Perhaps in the middle of an acknowledgement, and of another member's for the same record."""
+        held = sorted(offset for offset, (_, until_ms) in self.locks.items() if until_ms > self.now_ms)
         if held:
-            offset = self.random.choice(held)
-            topics = member.topics([(0, offset, offset, [ACCEPT])])
-            fields = {"group_id": GROUP, "member_id": member.name, "share_session_epoch": member.epoch, "topics": topics}
-            before = len(member.client.replies)
-            member.client.send(ApiKey.SHARE_ACKNOWLEDGE, 1, encode_request(ApiKey.SHARE_ACKNOWLEDGE, 1, fields))
+            # What is settled first moves the start offset, and then anybody may acknowledge it.
+            offset = self.random.choice((held[0], *held))
+            member, _ = self.locks[offset]
+            others = [each for each in self.members if each is not member and each.epoch]
+            settling = [member, *self.random.sample(others, min(1, len(others)))]
+            codes = [begin_settling(each, offset, offset, ACCEPT) for each in settling]
             for _ in range(self.random.randint(0, 12)):
                 self.machine.broker.end_of_burst()
                 self.machine.scheduler.step()
             # Without an answer it may be settled or not.
-            if len(member.client.replies) > before:
+            if any(code() == ErrorCode.NONE for code in codes):
                 self.final.add(offset)
         self.machine.crash(self.random.choice(("none", "all")))
         wait_ready(self.machine)
