@@ -291,7 +291,9 @@ class SharedRun:
                 self.faults += 1
 
     def fail_writes(self) -> None:
+        # Who waits longer than 15 s is told that it failed, so there are never more.
         times = self.random.randint(1, 3)
+        self.machine.disk.faults.clear()
         self.machine.disk.faults.fail("write", lambda path: "__share_group_state" in path, ENOSPC, times=times)
         self.faults += 1
 
