@@ -43,6 +43,7 @@ class Send:
     is_idempotent: bool
     attempts: int = 0
     base_offset: int = -1
+    is_acknowledged: bool = False
 
 
 class ReplicaChecker:
@@ -70,6 +71,12 @@ class ReplicaChecker:
 
     def acknowledged(self, send: Send, base_offset: int) -> None:
         send.base_offset = base_offset
+        send.is_acknowledged = True
+        self.acked += 1
+
+    def acknowledged_somewhere(self, send: Send) -> None:
+        """The acknowledgement of a later batch says that this one is there."""
+        send.is_acknowledged = True
         self.acked += 1
 
     def known_end(self, reader: str, place: Place) -> int:
@@ -129,6 +136,8 @@ class ReplicaChecker:
                     found = seen.get(send.base_offset + number)
                     text = f"{value} was acknowledged at {send.place} {send.base_offset + number}, where {found} is"
                     violations.append(Violation("acknowledged record lost", text))
+            if send.is_acknowledged and send.base_offset < 0 and not {*send.values} <= {*seen.values()}:
+                violations.append(Violation("acknowledged record lost", f"{send.values} is not at {send.place}"))
         for place, seen in self._seen.items():
             violations += self._check_counts(place, seen)
         return violations

@@ -2,8 +2,9 @@
 
 ``ClusterClient`` drives a generator that yields ``At`` (a call and the broker that it goes to) and ``Sleep``. A call that cannot
 be sent, that gets no answer in time or whose connection is lost is answered with None: nobody knows whether it was carried out.
-A producer has one batch under way at a time and sends it again, unchanged, until it is acknowledged. A reader reads everything
-that the leaders show, asks for the latest offsets, and commits its positions to a group.
+A producer of this module has one batch under way at a time and sends it again, unchanged, until it is acknowledged
+(``pipelined_producer`` has one that sends several). A reader reads everything that the leaders show, asks for the latest
+offsets, and commits its positions to a group.
 """
 
 from collections.abc import Generator
@@ -174,6 +175,16 @@ class ClusterClient:
         self.world.history.problem("unexpected error", f"{self.name}: {what}: {ErrorCode(code).name}")
 
 
+def init_producer_id(client: ClusterClient) -> ClientSteps:
+    """Returns the id and the epoch."""
+    fields = {"transactional_id": None, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}
+    while True:
+        answer = yield At(client.any_node(), call(ApiKey.INIT_PRODUCER_ID, 4, fields))
+        if answer is not None and answer.error_code == ErrorCode.NONE:
+            return answer.producer_id, answer.producer_epoch
+        yield Sleep(client.draw(RETRY_US))
+
+
 class ReplicaProducer(ClusterClient):
     def __init__(self, world: "ReplicaWorld", name: str, is_idempotent: bool) -> None:
         self.is_idempotent = is_idempotent
@@ -183,13 +194,8 @@ class ReplicaProducer(ClusterClient):
 
     def steps(self) -> ClientSteps:
         producer_id, epoch = -1, -1
-        while self.is_idempotent and producer_id < 0:
-            fields = {"transactional_id": None, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}
-            answer = yield At(self.any_node(), call(ApiKey.INIT_PRODUCER_ID, 4, fields))
-            if answer is not None and answer.error_code == ErrorCode.NONE:
-                producer_id, epoch = answer.producer_id, answer.producer_epoch
-            else:
-                yield Sleep(self.draw(RETRY_US))
+        if self.is_idempotent:
+            producer_id, epoch = yield from init_producer_id(self)
         yield from self.find_leaders()
         places = self.world.places
         while not self.is_stopping:
@@ -213,7 +219,7 @@ class ReplicaProducer(ClusterClient):
         )
         topics = [ProduceTopic(place.topic, None, [ProducePartition(place.number, memoryview(batch))])]
         body = encode_produce_request(PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, PRODUCE_TIMEOUT_MS, topics))
-        request = Call(ApiKey.PRODUCE, PRODUCE_VERSION, body, _produce_result)
+        request = Call(ApiKey.PRODUCE, PRODUCE_VERSION, body, produce_result)
         send = self.world.checker.sent(place, tuple(values), self.is_idempotent)
         self._sequences[place] = sequence + len(values)
         # A batch that was sent must end: an idempotent producer that gave it up could not go on.
@@ -239,7 +245,7 @@ class ReplicaProducer(ClusterClient):
         return True
 
 
-def _produce_result(frame: memoryview, position: int) -> ProduceResult:
+def produce_result(frame: memoryview, position: int) -> ProduceResult:
     return decode_produce_response(PRODUCE_VERSION, frame, position).topics[0].partitions[0]
 
 

@@ -15,6 +15,7 @@ from simulation.cluster_world import NODE_COUNT, ClusterWorld, host_of
 from simulation.disk import SimulatedDisk
 from simulation.executor import RUN_DELAY_US
 from simulation.node import DATA_PATH, SimulatedBroker
+from simulation.pipelined_producer import PipelinedProducer
 from simulation.replica_checker import ImageWatcher, Place, ReplicaChecker
 from simulation.replica_clients import At, ClientSteps, ClusterClient, ReplicaProducer, ReplicaReader
 from simulation.replica_transactions import CommittedReplicaReader, TransactionalReplicaWorker
@@ -101,7 +102,7 @@ class ReplicaWorld(ClusterWorld):
         """The host and the name of each replica that was damaged once."""
         self.topic_names = list(PARTITIONS)
         self.places = [Place(name, index) for name, count in PARTITIONS.items() for index in range(count)]
-        self.producers = [ReplicaProducer(self, f"producer{number}", number % 2 == 0) for number in range(4)]
+        self.producers: list[ClusterClient] = [self._producer(f"producer{number}", number % 2 == 0) for number in range(4)]
         self.workers: list[ClusterClient] = [
             TransactionalReplicaWorker(self, f"worker{number}", self.places[number]) for number in range(2)
         ]
@@ -109,6 +110,9 @@ class ReplicaWorld(ClusterWorld):
             *[ReplicaReader(self, f"reader{number}") for number in range(2)],
             CommittedReplicaReader(self, "committed"),
         ]
+
+    def _producer(self, name: str, is_idempotent: bool) -> ClusterClient:
+        return ReplicaProducer(self, name, is_idempotent)
 
     @property
     def client_hosts(self) -> list[str]:
@@ -221,6 +225,13 @@ class ReplicaWorld(ClusterWorld):
                 self.scheduler.schedule(1_000, "the nemesis waits", look)
 
         look()
+
+
+class PipelinedReplicaWorld(ReplicaWorld):
+    """The same with idempotent producers that have several batches of a partition on the wire."""
+
+    def _producer(self, name: str, is_idempotent: bool) -> ClusterClient:
+        return PipelinedProducer(self, name) if is_idempotent else super()._producer(name, is_idempotent)
 
 
 # -- faults --------------------------------------------------------------------------------------------------------------------

@@ -95,6 +95,13 @@ WORLDS = {
         replica_world.FAULTS_MIN,
         replica_world.EVENTS,
     ),
+    "pipelined": WorldKind(
+        replica_world.PipelinedReplicaWorld,
+        replica_world.REPLICA_FAULTS,
+        replica_world.SENDS_MIN,
+        replica_world.FAULTS_MIN,
+        replica_world.EVENTS,
+    ),
     "moves": WorldKind(
         moving_world.MovingWorld,
         replica_world.REPLICA_FAULTS,
