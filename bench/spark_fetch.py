@@ -10,8 +10,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Producer
 
@@ -23,11 +25,28 @@ from tidelog.client.fetch.client import FetchClient
 from tidelog.client.topic_partition import TopicPartition
 from tidelog.testing import Broker
 
-# (name, bytes of a value, messages, codec, target in rows per CPU-second).
+
+class Shape(NamedTuple):
+    name: str
+    value_bytes: int
+    messages: int
+    codec: str
+    target: Target | None = None
+    is_of_ratio: bool = False
+    """Whether the target is for the ratio to librdkafka, and not for rows per CPU-second."""
+    settings: Mapping[str, object] = {}
+    """Of the producer."""
+
+
+# As producers leave them that send a message now and then, and wait for each.
+ONE_RECORD = Shape(
+    "100 B, one record per batch", 100, 400_000, "none", Target(">=", 1.0), is_of_ratio=True, settings={"batch.num.messages": 1}
+)
 SHAPES = (
-    ("100 B", 100, 2_000_000, "none", 1_000_000.0),
-    ("100 B, zstd", 100, 2_000_000, "zstd", 1_000_000.0),
-    ("1 KB", 1_000, 1_000_000, "none", None),
+    Shape("100 B", 100, 2_000_000, "none", Target(">=", 1_000_000.0)),
+    Shape("100 B, zstd", 100, 2_000_000, "zstd", Target(">=", 1_000_000.0)),
+    Shape("1 KB", 1_000, 1_000_000, "none"),
+    ONE_RECORD,
 )
 ROUNDS = 3
 MEMORY_MIB_MAX = 300.0
@@ -37,37 +56,43 @@ LIBRDKAFKA = {"socket.nagle.disable": "true"}
 
 def run(place: Workspace) -> list[Row]:
     rows = []
-    for name, size, messages, codec, target in SHAPES:
-        count = place.scaled(messages)
-        with place.directory("fetch") as path, Broker(persist=path) as broker:
-            _fill(broker, size, count, codec)
-            memory: list[float] = []
-            compared = alternate(
-                place.rounds(ROUNDS),
-                lambda: _read(broker, count, {}, memory),  # noqa: B023  # called within the round
-                lambda: _read(broker, count, LIBRDKAFKA, []),  # noqa: B023  # called within the round
-            )
-            broker.kill()
-        bound = None if target is None else Target(">=", target)
-        what = f"fetch: {name}, into Arrow; raw: through librdkafka"
-        rows.append(Row.of_comparison(what, compared, "rows/CPU-s", bound, "ours"))
-        what = f"fetch: most memory while reading {size * count / 2**20:,.0f} MiB, {name}"
+    for shape in SHAPES:
+        memory: list[float] = []
+        rows.append(rates(place, shape, memory))
+        mebibytes = shape.value_bytes * place.scaled(shape.messages) / 2**20
+        what = f"fetch: most memory while reading {mebibytes:,.0f} MiB, {shape.name}"
         rows.append(Row(what, Figure.of(memory), "MiB", target=Target("<=", MEMORY_MIB_MAX)))
     return rows
 
 
-def _fill(broker: Broker, size: int, count: int, codec: str) -> None:
+def rates(place: Workspace, shape: Shape, memory: list[float]) -> Row:
+    """Rows per CPU-second of both; ``memory`` receives the most memory of each of our rounds."""
+    count = place.scaled(shape.messages)
+    with place.directory("fetch") as path, Broker(persist=path) as broker:
+        _fill(broker, shape, count)
+        compared = alternate(
+            place.rounds(ROUNDS),
+            lambda: _read(broker, count, {}, memory),
+            lambda: _read(broker, count, LIBRDKAFKA, []),
+        )
+        broker.kill()
+    what = f"fetch: {shape.name}, into Arrow; raw: through librdkafka"
+    return Row.of_comparison(what, compared, "rows/CPU-s", shape.target, "ratio" if shape.is_of_ratio else "ours")
+
+
+def _fill(broker: Broker, shape: Shape, count: int) -> None:
     create_topic(broker, "bench")
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "log_level": 0,
             "linger.ms": 50,
-            "compression.type": codec,
+            "compression.type": shape.codec,
             "queue.buffering.max.messages": 100_000,
+            **shape.settings,
         }
     )
-    value = bytes(index % 251 for index in range(size))
+    value = bytes(index % 251 for index in range(shape.value_bytes))
     for number in range(count):
         while True:
             try:

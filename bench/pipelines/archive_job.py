@@ -2,7 +2,8 @@
 
     python -m bench.pipelines.archive_job '{"bootstrap": ..., "topic": ..., "rounds": 3, "directory": ..., "config": {...}}'
 
-The first round is not counted: Java compiles what it needs.
+``options`` are the pipeline's. With ``warm_up``, the name of a topic, a round of that one comes first and is not counted: Java
+compiles what it needs. Without it everything counts, the start of the session too.
 """
 
 import json
@@ -22,18 +23,15 @@ from tidelog.spark.spark_session import session
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     spark = session(app_name="bench", master=wanted["master"], config=wanted["config"])
-    for number in range(wanted["rounds"] + 1):
+    warm_up = [wanted["warm_up"]] if wanted["warm_up"] else []
+    for number, topic in enumerate([*warm_up, *[wanted["topic"]] * wanted["rounds"]]):
         place = Path(wanted["directory"]) / "table"
         shutil.rmtree(place, ignore_errors=True)
-        options = ArchiveOptions(
-            topic=(wanted["warm_up"] if number == 0 else wanted["topic"],),
-            table=str(place),
-            bootstrap=wanted["bootstrap"],
-            schema=wanted.get("schema"),
-        )
+        options = ArchiveOptions(topic=(topic,), table=str(place), bootstrap=wanted["bootstrap"], **wanted["options"])
         found = _measured(spark, options)
-        if number:
-            print(json.dumps({"job": "archive", "spark": spark.version, **found}), flush=True)
+        if number >= len(warm_up):
+            whole = {} if warm_up else {"cpu_seconds": tree_cpu_seconds()}
+            print(json.dumps({"spark": spark.version, **found, **whole}), flush=True)
         shutil.rmtree(place)
     spark.stop()
 
@@ -42,7 +40,8 @@ def _measured(spark: Any, options: ArchiveOptions) -> dict[str, float]:
     began, cpu_before = time.perf_counter(), tree_cpu_seconds()
     outcome = archive.run(spark, options, Silent())
     seconds, cpu_seconds = time.perf_counter() - began, tree_cpu_seconds() - cpu_before
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "rows": float(outcome.figures["rows"])}
+    rows, files = (float(outcome.figures[name]) for name in ("rows", "files"))
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "rows": rows, "files": files}
 
 
 if __name__ == "__main__":
