@@ -41,7 +41,7 @@ from tidelog.client.queue.job import Job
 from tidelog.client.queue.queue import FETCH_WAIT_MS
 from tidelog.client.queue.schedule import DUE_HEADER
 from tidelog.testing import Broker
-from tidelog.testing.environment import BrokerEnvironment
+from tidelog.testing.environment import HOST, reserve_port
 
 ROOT = Path(__file__).parents[3]
 # Latencies are those of the quietest of so many rounds, because what else the machine does shows in each of them.
@@ -179,8 +179,9 @@ def waiting_percent(path: Path, workspace: Workspace) -> float:
     """The part of a core that the broker uses, in percent, if each worker asks as often as it would on a machine with room."""
     names = [f"waiting-{number}" for number in range(1 if workspace.is_quick else WAITING_QUEUES)]
     workers = workspace.scaled(WAITING_WORKERS, 4)
-    metrics = BrokerEnvironment(None, {}).bootstrap_servers
-    with Broker(persist=path, configs={"tidelog.metrics.listener": metrics}) as broker, ExitStack() as stack:
+    with ExitStack() as stack:
+        metrics = f"{HOST}:{stack.enter_context(reserve_port()).getsockname()[1]}"
+        broker = stack.enter_context(Broker(persist=path, configs={"tidelog.metrics.listener": metrics}))
         for name in names:
             _create_queue(broker, name)
         command = [sys.executable, "-m", "bench.beside.queues.waiting_workers", broker.bootstrap_servers, str(workers), *names]
