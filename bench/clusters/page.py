@@ -50,7 +50,8 @@ def updated(rows: Rows, lines: Sequence[Line], found: Found) -> Rows:
             continue
         cells = rows.setdefault(line.what, {})
         for column, figure in figures.items():
-            cells[column] = figure_text(figure, line.unit)
+            # Of a percentage, what is missing to a hundred counts.
+            cells[column] = f"{figure.value:.6g} %" if line.unit == "%" else figure_text(figure, line.unit)
         cells[MEASURED] = found.measured()
         if OURS in figures:
             cells.update(_judged(line, figures))

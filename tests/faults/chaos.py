@@ -44,6 +44,8 @@ SECONDS_BETWEEN_MESSAGES = 0.01
 ANSWERED_SECONDS = 1.0
 # How long the cluster may take to be whole again, and a producer to deliver what is left.
 RECOVERY_SECONDS_MAX = 120.0
+# At the throttled rate, all that ten minutes have written to the topic that moves takes minutes.
+LAST_MOVES_SECONDS_MAX = 600.0
 # Above broker.session.timeout.ms (3 s), so some pauses end in time and others do not.
 FAULT_SECONDS = (0.5, 6.0)
 DAY_SECONDS = 86_400
@@ -269,7 +271,7 @@ def run(
             writer.stop()
     report.moves = mover.moves
     with ReassignmentAdmin(cluster.bootstrap_servers) as reassignments:
-        wait_until(lambda: not reassignments.ongoing(), "the last moves have ended", RECOVERY_SECONDS_MAX)
+        wait_until(lambda: not reassignments.ongoing(), "the last moves have ended", LAST_MOVES_SECONDS_MAX)
     _judge(cluster, writers, report)
     return report, _history(report, writers, began)
 
