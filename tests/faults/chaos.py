@@ -272,8 +272,18 @@ def run(
     report.moves = mover.moves
     with ReassignmentAdmin(cluster.bootstrap_servers) as reassignments:
         wait_until(lambda: not reassignments.ongoing(), "the last moves have ended", LAST_MOVES_SECONDS_MAX)
+        # A throttle whose move was cut off before it began lasts until the next one has ended.
+        reassignments.alter(_somewhere_else(cluster))
+        wait_until(lambda: not reassignments.ongoing(), "a move of all has ended", LAST_MOVES_SECONDS_MAX)
     _judge(cluster, writers, report)
     return report, _history(report, writers, began)
+
+
+def _somewhere_else(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        partitions = admin.describe_cluster().topics[MOVED]
+    elsewhere = {each.partition: set(cluster.node_ids) - set(each.replicas) for each in partitions}
+    return {(MOVED, each.partition): (*elsewhere[each.partition], each.replicas[0]) for each in partitions}
 
 
 def _judge(cluster: Cluster, writers: Sequence[Writer], report: Report) -> None:
