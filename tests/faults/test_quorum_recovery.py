@@ -68,6 +68,8 @@ def test_one_directory_of_three_is_left(tmp_path: Path, capsys: pytest.CaptureFi
         assert not request.exists()
         # It crashed, so the controller cannot know that its replica has everything: it leads when the operator says so, and does
         # so before there are empty replicas that could lead as well.
+        with Admin(survivor.bootstrap_servers) as admin:
+            wait_until(lambda: list(admin.describe_cluster().brokers) == [2], "the others are known to be down")
         unclean = ["cluster", "elect", f"{TOPIC}-0", "--unclean", "--bootstrap", survivor.bootstrap_servers]
         assert main(unclean) == 1
         assert "Broker 1, 3 may have all that was acknowledged" in capsys.readouterr().err

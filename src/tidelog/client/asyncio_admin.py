@@ -84,6 +84,7 @@ class AsyncAdmin:
     lag = _in_thread(Admin.lag)
     delete_records = _in_thread(Admin.delete_records)
     broker_configs = _in_thread(Admin.broker_configs)
+    with_topic_limit = _in_thread(Admin.with_topic_limit)
 
     @property
     def _opened(self) -> Admin:
