@@ -28,7 +28,7 @@ def engine(workspace: Workspace) -> list[Row]:
 
 
 def megabytes_of_locks(count: int) -> float:
-    """Of so many locks, no two of which can share a row of the table."""
+    """Return the memory of ``count`` locks, no two of which can share a row of the table."""
     tracemalloc.start()
     partition = SharePartition(0)
     _acquire_all_split(partition, count)
@@ -39,7 +39,7 @@ def megabytes_of_locks(count: int) -> float:
 
 
 def megabytes_behind_a_stuck_record(count: int) -> float:
-    """Of the table and of the snapshot that is written of it, when so many records were acknowledged behind one that is locked.
+    """Return the size of the table and its snapshot after ``count`` records were acknowledged behind one that is locked.
 
     Each second batch is settled before the one in front of it, so that the table is not in one piece at any time.
     """

@@ -35,7 +35,7 @@ LOOK_SECONDS = 5.0
 
 
 def measure(experiment: Experiment, names: Sequence[str], scale: Scale, place: Workspace) -> tuple[Found, bool]:
-    """What was found, and whether every cluster got to the end."""
+    """Measure the experiment, and return the figures and whether every cluster finished."""
     found = Found(os.getloadavg()[0], circumstances(experiment, scale))
     is_whole = True
     for name in names:

@@ -1,4 +1,4 @@
-"""What an experiment is: something that is done to a cluster of its own, and the lines of the table that come out of it.
+"""An experiment does something to a cluster of its own, and yields lines of the table.
 
 Each experiment starts with empty data directories, so any of them can be run by itself and one that fails spoils no other.
 """
@@ -59,7 +59,7 @@ class Run:
         self.say(f"    {what}: {value:.4g}")
 
     def note(self, text: str) -> None:
-        """What a reader of the figures has to know."""
+        """Add a remark that a reader needs in order to judge the figures."""
         self.notes.append(text)
         self.say(f"    {text}")
 

@@ -1,4 +1,4 @@
-"""What a replicated cluster takes in, what it costs its brokers, and how long one message takes.
+"""Measures the throughput of a replicated cluster, the processor time of its brokers, and the latency of one message.
 
 The topic has three partitions, so that each broker leads one. *Page cache* means ``flush.messages`` high, which is Kafka's
 default; *fsynced* means ``flush.messages=1``, which is Tidelog's. The client is one librdkafka producer on the same two cores as
@@ -171,7 +171,7 @@ class StageTimes:
 
 
 class Stages:
-    """What the brokers' histograms say now. There are none on Kafka."""
+    """A reading of the brokers' histograms. Kafka serves none over HTTP."""
 
     def __init__(self, subject: ClusterSubject, topic: str) -> None:
         # A page is given out again for a second.

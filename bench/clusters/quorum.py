@@ -66,7 +66,7 @@ def first_message(run: Run) -> None:
 
 
 def proportional_mebibytes(pid: int) -> float:
-    """What a process occupies; pages that it shares with others count in part (PSS)."""
+    """Return the memory of a process. Pages that it shares with others count in part (PSS)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 

@@ -168,7 +168,7 @@ class TidelogCluster:
 
 
 class CompiledCluster(TidelogCluster):
-    """What ``make compile`` has built."""
+    """Runs the build that ``make compile`` makes."""
 
     label = f"3 x Tidelog {__version__}, compiled"
     first_words = ("env", f"PYTHONPATH={COMPILED}")

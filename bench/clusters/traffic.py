@@ -93,7 +93,7 @@ class PacedWriter(threading.Thread):
         wait_until(is_settled, "the writer's messages are acknowledged again")
 
     def longest_gap(self, since: float, until: float, partitions: Iterable[int] | None = None) -> float:
-        """Of these partitions, or of all."""
+        """Return the longest time for which one of these partitions, or of all, had no acknowledgement."""
         longest = 0.0
         for partition in range(self._partitions) if partitions is None else partitions:
             times = [answered for index, _, answered in self.acknowledged if index == partition and since <= answered <= until]

@@ -87,7 +87,7 @@ def test_ctrl_c_within_a_callback_is_an_interruption(kafka: ToolkitBroker) -> No
     """confluent-kafka loses it and ends with a SystemError, which no caller expects."""
     producer = RawProducer(kafka.bootstrap, on_delivery=lambda *_: signal.raise_signal(signal.SIGINT))
     producer.produce(new_topic(kafka), b"a")
-    # PySpark leaves a handler of its own behind, which asks a session that has ended.
+    # An earlier test in this process may have left another handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -143,20 +143,13 @@ def _send_garbage(client: Client) -> None:
     assert client.is_closed_by_server()
 
 
-def wheels() -> list[TimingWheel]:
-    gc.collect()
-    return [found for found in gc.get_objects() if isinstance(found, TimingWheel)]
-
-
 LEAVING = (_leave_a_waiting_fetch, _leave_a_produce, _leave_half_a_frame, _leave_responses_unread, _send_garbage)
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
-def test_connections_that_close_midway(request: pytest.FixtureRequest, is_reset: bool) -> None:
-    # A broker of an earlier test may still be referred to, by a thread that has not ended or by a test that failed.
-    earlier = wheels()
-    address: tuple[str, int] = request.getfixturevalue("address")
-    (wheel,) = [found for found in wheels() if not any(found is each for each in earlier)]
+def test_connections_that_close_midway(address: tuple[str, int], is_reset: bool) -> None:
+    gc.collect()  # The brokers of earlier tests are gone after this.
+    (wheel,) = [found for found in gc.get_objects() if isinstance(found, TimingWheel)]
 
     def leave_and_wait(leave: Callable[[Client], None]) -> None:
         with Client(address) as leaving:

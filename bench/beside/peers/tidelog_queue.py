@@ -26,7 +26,7 @@ class TidelogQueue(TidelogTopic):
         self.name = "Tidelog, queue topic" if is_queue_topic else "Tidelog, ordinary topic"
         self._configs = {**FSYNCED, **QUEUE_TOPIC} if is_queue_topic else FSYNCED
         self.acknowledged_ms: list[float] = []
-        """Of ``settle_one_by_one``: how long each ``ack`` took, after which it is durable."""
+        """How long each ``ack`` of ``settle_one_by_one`` took. It is durable when that returns."""
 
     def start(self) -> None:
         self._subject.start()

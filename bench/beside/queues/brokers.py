@@ -32,7 +32,7 @@ OURS = 0
 class _Kind:
     make: Callable[[Path], QueuePeer]
     messages: int
-    """As many as keep it busy for about a second."""
+    """How many messages are sent: enough to keep the peer busy for about a second."""
     rate: Target | None = None
     """How many times the peer's rate ours is to be."""
     p99: Target | None = None
